@@ -1,0 +1,78 @@
+# Shardwise. `make quickstart` and `make test` set up all they need. Variables:
+#   PYTHON=path    use this Python and its own venv (.venv-3.12, ...) instead of python3 and .venv
+#   PRESET=name    release (default), dev, asan, ubsan, tsan
+#   JOBS=n         parallel compile jobs (default: Ninja's)
+#   QUICKSTART_ARGS, PYTEST_ARGS   passed on
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+PRESET ?= release
+JOBS ?=
+QUICKSTART_ARGS ?=
+PYTEST_ARGS ?=
+
+ifdef PYTHON
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' || echo unusable)
+else
+VENV := .venv
+endif
+PY := $(VENV)/bin/python
+# Expanded in recipes, when the venv exists.
+BUILD = build/$(PRESET)-py$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+NINJA = $(VENV)/bin/ninja -C $(BUILD) $(if $(JOBS),-j$(JOBS))
+# The parent's settings of torch's thread pools do not matter for tests; two processes share cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: venv configure build quickstart quickstart-short test test-cpp test-full test-gpu sanitize \
+        lint format wheel clean
+
+venv:
+	@tools/bootstrap.sh $(VENV) $(PYTHON)
+
+configure: venv
+	@if ! [ -e $(BUILD)/build.ninja ]; then \
+	  $(VENV)/bin/cmake --preset $(PRESET) -B $(BUILD) -DSW_PYTHON="$(CURDIR)/$(PY)" \
+	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja"; \
+	fi
+
+build: configure
+	@$(NINJA) all stage
+
+quickstart: build
+	$(VENV)/bin/shardwise launch -n 2 examples/quickstart/train.py $(QUICKSTART_ARGS)
+
+quickstart-short: build
+	$(VENV)/bin/shardwise launch -n 2 examples/quickstart/train.py --steps 20 $(QUICKSTART_ARGS)
+
+test-cpp: build
+	$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure --timeout 300
+
+test: test-cpp
+	$(PY) -m pytest -m "not full and not gpu" $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory quickstart-short
+
+test-full: test-cpp
+	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+# Never builds: it runs where the artefacts were carried to, with any Python that has torch.
+test-gpu:
+	PYTHONPATH=$(CURDIR)/python $(or $(PYTHON),python3) -m pytest -m gpu $(PYTEST_ARGS)
+
+# make sanitize PRESET=asan (or ubsan, tsan): builds and runs the C++ tests under a sanitizer.
+sanitize: configure
+	@$(NINJA)
+	PRESET=$(PRESET) tools/sanitizers/run.sh $(BUILD)
+
+lint: venv
+	@$(PY) tools/lint.py
+
+format: venv
+	@$(PY) tools/lint.py --fix
+
+wheel: venv
+	@$(VENV)/bin/python -m pip wheel . --no-deps --no-build-isolation -w dist
+
+clean:
+	rm -rf build dist python/shardwise/*.so
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -1,0 +1,145 @@
+// CUDA kernels against a device copy: gigabytes a second of memory traffic and milliseconds.
+//   kernel_bench_cuda [Mi elements, default 256]
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "shardwise/kernels/boundary.h"
+#include "shardwise/kernels/reduce.h"
+#include "shardwise/kernels/update.h"
+
+namespace {
+
+using namespace shardwise::kernels;  // a program of its own
+
+constexpr int kRepeats = 20;
+
+void require(cudaError_t status) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(cudaGetErrorString(status));
+  }
+}
+
+// Zeroed device memory, freed with the process.
+void* device_memory(std::int64_t bytes) {
+  void* memory = nullptr;
+  require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)));
+  require(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)));
+  return memory;
+}
+
+template <typename T>
+T* upload(const T* host, std::size_t count) {
+  T* memory = static_cast<T*>(device_memory(static_cast<std::int64_t>(count * sizeof(T))));
+  require(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
+  return memory;
+}
+
+// Mean over a run of launches after a warm-up.
+void report(const char* name, double bytes, const std::function<void()>& launch) {
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  require(cudaEventCreate(&start));
+  require(cudaEventCreate(&stop));
+  for (int i = 0; i < 3; ++i) {
+    launch();
+  }
+  require(cudaEventRecord(start));
+  for (int i = 0; i < kRepeats; ++i) {
+    launch();
+  }
+  require(cudaEventRecord(stop));
+  require(cudaEventSynchronize(stop));
+  float milliseconds = 0;
+  require(cudaEventElapsedTime(&milliseconds, start, stop));
+  milliseconds /= kRepeats;
+  std::printf("%-44s %9.4f ms %8.1f GB/s\n", name, milliseconds, bytes / milliseconds / 1e6);
+}
+
+struct Shard {
+  explicit Shard(std::int64_t n, DType gradient_dtype, DType parameter_dtype) {
+    pointers.master = static_cast<float*>(device_memory(4 * n));
+    pointers.state[0] = static_cast<float*>(device_memory(4 * n));
+    pointers.state[1] = static_cast<float*>(device_memory(4 * n));
+    pointers.gradient = device_memory(4 * n);
+    pointers.gradient_dtype = gradient_dtype;
+    pointers.parameter_dtype = parameter_dtype;
+    pointers.parameter =
+        parameter_dtype == DType::kFloat32 ? pointers.master : device_memory(2 * n);
+    std::vector<Chunk> chunks;
+    for (std::int64_t offset = 0; offset < n; offset += kMaxChunk) {
+      const std::int64_t length = std::min<std::int64_t>(kMaxChunk, n - offset);
+      chunks.push_back({offset, static_cast<std::int32_t>(length), 0, 0, 0});
+    }
+    table = {upload(chunks.data(), chunks.size()), static_cast<std::int64_t>(chunks.size()),
+             upload(&pointers, 1), 1};
+  }
+  ShardPointers pointers;
+  ChunkTable table;
+};
+
+void measure_updates(const Place& place, std::int64_t n) {
+  const StepDecision decision;
+  const std::int32_t step = 100;
+  const StepDecision* device_decision = upload(&decision, 1);
+  const std::int32_t* device_step = upload(&step, 1);
+  const auto count = static_cast<double>(n);
+  Shard mixed(n, DType::kBFloat16, DType::kBFloat16);
+  Shard single(n, DType::kFloat32, DType::kFloat32);
+  auto* partials = static_cast<double*>(device_memory(8 * mixed.table.chunk_count));
+  report("adam_update, bf16 gradient, bf16 parameter", 28 * count, [&] {
+    adam_update(place, mixed.table, {AdamGroup{}}, device_decision, nullptr, device_step);
+  });
+  report("adam_update, fp32", 28 * count, [&] {
+    adam_update(place, single.table, {AdamGroup{}}, device_decision, nullptr, device_step);
+  });
+  report("sgd_update with momentum, bf16", 20 * count, [&] {
+    sgd_update(place, mixed.table, {SgdGroup{1e-3, 0.9}}, device_decision, nullptr, device_step);
+  });
+  report("sum_of_squares, bf16", 2 * count, [&] { sum_of_squares(place, mixed.table, partials); });
+  report("sum_of_squares, fp32", 4 * count, [&] { sum_of_squares(place, single.table, partials); });
+  report("sum_ranked, 4 ranks, bf16", 2.5 * count, [&] {
+    sum_ranked(place, mixed.pointers.parameter, DType::kBFloat16, mixed.pointers.gradient,
+               DType::kBFloat16, 4, n / 4, 0.25, false);
+  });
+  report("convert, bf16 added to fp32", 10 * count, [&] {
+    convert(place, mixed.pointers.state[0], DType::kFloat32, mixed.pointers.gradient,
+            DType::kBFloat16, n, true);
+  });
+  report("device copy", 8 * count, [&] {
+    convert(place, mixed.pointers.state[0], DType::kFloat32, mixed.pointers.master, DType::kFloat32,
+            n, false);
+  });
+
+  constexpr std::int64_t kParameters = 1000;
+  constexpr int kWorld = 8;
+  const std::int64_t bytes = kWorld * boundary_record_bytes(kParameters);
+  void* records = device_memory(bytes);
+  const LossScaleState state;
+  LossScaleState* device_state = upload(&state, 1);
+  auto* active = static_cast<std::uint8_t*>(device_memory(kParameters));
+  auto* steps = static_cast<std::int32_t*>(device_memory(4 * kParameters));
+  auto* made = static_cast<StepDecision*>(device_memory(sizeof(StepDecision)));
+  auto* result = static_cast<BoundaryResult*>(device_memory(sizeof(BoundaryResult)));
+  report("fill_boundary_record", 0, [&] {
+    fill_boundary_record(place, mixed.table, partials, 1, nullptr, kParameters, records);
+  });
+  report("finish_boundary, 8 ranks, 1000 parameters", 0, [&] {
+    finish_boundary(place, records, kWorld, kParameters, BoundaryRule{}, device_state, active,
+                    steps, made, result);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::int64_t mi = argc > 1 ? std::atoll(argv[1]) : 256;
+  Place place;
+  place.cuda = true;
+  measure_updates(place, std::max<std::int64_t>(mi, 1) << 20);
+}

@@ -1,0 +1,43 @@
+# Decides whether CUDA code is built: SW_CUDA is AUTO (where an nvcc of torch's major version is
+# found), ON (error when it is not) or OFF. Sets SW_WITH_CUDA.
+
+set(SW_CUDA AUTO CACHE STRING "Build CUDA kernels and NCCL: AUTO, ON or OFF")
+set(SW_WITH_CUDA OFF)
+set(SW_CUDA_MAJOR 13)  # torch 2.11.0 from PyPI is built for CUDA 13.0
+
+function(sw_cuda_unusable reason)
+  if(SW_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SW_CUDA=ON, but ${reason}")
+  endif()
+  message(STATUS "CUDA code is left out: ${reason}")
+endfunction()
+
+if(SW_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA code is left out: SW_CUDA=OFF")
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(SW_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(NOT SW_NVCC)
+    sw_cuda_unusable("no nvcc in PATH, CUDA_HOME or /usr/local/cuda")
+    return()
+  endif()
+  execute_process(COMMAND "${SW_NVCC}" --version OUTPUT_VARIABLE nvcc_version RESULT_VARIABLE failed)
+  if(failed OR NOT nvcc_version MATCHES "release ([0-9]+)[.]([0-9]+)")
+    sw_cuda_unusable("${SW_NVCC} --version failed")
+    return()
+  endif()
+  if(NOT CMAKE_MATCH_1 EQUAL SW_CUDA_MAJOR)
+    sw_cuda_unusable("${SW_NVCC} is CUDA ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}, torch needs ${SW_CUDA_MAJOR}.x")
+    return()
+  endif()
+  set(CMAKE_CUDA_COMPILER "${SW_NVCC}")
+endif()
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(SW_WITH_CUDA ON)
+message(STATUS "CUDA ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

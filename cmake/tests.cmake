@@ -1,0 +1,35 @@
+# Two test programs from the *_test.cpp beside the sources: torch_free_tests for the modules without
+# torch, torch_tests for the others.
+
+if(NOT SW_TESTS)
+  return()
+endif()
+find_package(GTest QUIET)
+if(NOT GTest_FOUND)
+  message(STATUS "C++ tests are left out: no GoogleTest (Debian: libgtest-dev)")
+  return()
+endif()
+enable_testing()
+
+function(sw_test_program name torch sources)
+  if(NOT sources)
+    return()
+  endif()
+  # An object library, so that the tests share the precompiled header's flags (-fPIC).
+  add_library(${name}_objects OBJECT ${sources})
+  sw_configure_target(${name}_objects ${torch})
+  target_link_libraries(${name}_objects PUBLIC GTest::gtest)
+  add_executable(${name})
+  target_link_libraries(${name} PRIVATE ${name}_objects GTest::gtest_main ${ARGN} Threads::Threads
+                        ${CMAKE_DL_LIBS})
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
+
+get_property(torch_free_tests GLOBAL PROPERTY SW_TORCH_FREE_TESTS)
+get_property(torch_tests GLOBAL PROPERTY SW_TORCH_TESTS)
+get_property(torch_free_targets GLOBAL PROPERTY SW_TORCH_FREE_TARGETS)
+if(SW_WITH_CUDA)
+  set(cudart CUDA::cudart_static)
+endif()
+sw_test_program(torch_free_tests FALSE "${torch_free_tests}" ${torch_free_targets} ${cudart})
+sw_test_program(torch_tests TRUE "${torch_tests}" shardwise)

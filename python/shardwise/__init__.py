@@ -1,0 +1,45 @@
+"""Shardwise trains PyTorch models that are larger than one device.
+
+``engine, optimizer, dataloader, lr_scheduler = shardwise.initialize(model=model, config="ds.json")``
+and then ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, as with DeepSpeed.
+"""
+
+import torch
+
+from shardwise import _C
+from shardwise.torch_version import check_torch
+
+check_torch(torch.__version__)
+
+from shardwise import comm, utils, zero  # noqa: E402  (torch is checked first)
+from shardwise._C import (  # noqa: E402
+    CommunicationError,
+    ConfigError,
+    DataError,
+    InternalError,
+    IoError,
+    UsageError,
+)
+from shardwise.arguments import add_config_arguments  # noqa: E402
+from shardwise.engine import Engine  # noqa: E402
+from shardwise.initialization import initialize  # noqa: E402
+from shardwise.process_groups import init_distributed  # noqa: E402
+
+__version__ = _C.version
+
+__all__ = [
+    "CommunicationError",
+    "ConfigError",
+    "DataError",
+    "Engine",
+    "InternalError",
+    "IoError",
+    "UsageError",
+    "__version__",
+    "add_config_arguments",
+    "comm",
+    "init_distributed",
+    "initialize",
+    "utils",
+    "zero",
+]

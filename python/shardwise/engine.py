@@ -1,0 +1,485 @@
+"""The engine: an ``nn.Module`` around the user's model whose training steps run in the C++ core."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwise import _C
+from shardwise.accessors import ConfigAccessors
+from shardwise.console import log_step
+from shardwise.optimizers import ShardedOptimizer, group_of_parameters
+from shardwise.process_groups import make_group
+from shardwise.units import Unit, is_plain, split_into_units
+
+# A parameter group that moves nothing, for trainable parameters outside of the user's groups.
+IDLE_GROUP = {
+    "adam": {
+        "lr": 0.0,
+        "beta1": 0.0,
+        "beta2": 0.0,
+        "eps": 1.0,
+        "weight_decay": 0.0,
+        "decoupled": 1.0,
+        "bias_correction": 0.0,
+    },
+    "sgd": {"lr": 0.0, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": 0.0},
+}
+
+
+@dataclass
+class EngineParts:
+    """What an engine is made of."""
+
+    module: nn.Module
+    config: _C.Config
+    device: torch.device
+    optimizer: ShardedOptimizer | None = None
+
+
+class Engine(ConfigAccessors, nn.Module):
+    """Trains a module with ZeRO. Made by ``shardwise.initialize``.
+
+    ``engine(...)`` runs the module, ``backward(loss)`` and ``step()`` train it. Attributes that the
+    engine lacks are the module's. The parameters belong to the engine until ``destroy()``.
+    """
+
+    def __init__(self, parts: EngineParts):
+        nn.Module.__init__(self)
+        self.module = parts.module
+        self.resolved_config = parts.config
+        self.device = parts.device
+        self._optimizer = parts.optimizer
+        self._lr_scheduler = None
+        self.training_dataloader = None
+        self.global_steps = 0
+        self.micro_steps = 0
+        self.global_samples = 0
+        self._skipped_steps = 0
+        self._step_applied = False
+        self._unsettled = False
+        self._inside_no_sync = False
+        self._boundary_override: bool | None = None
+        self._had_backward = False
+        self._groups: list[dist.ProcessGroup] = []
+        self._hooks: list[Any] = []
+        self._units: list[Unit] = []
+        self._index: dict[int, int] = {}
+        self._core = self._make_core()
+        self._install_hooks()
+        if self._optimizer is not None:
+            self._optimizer.attach(self._run_core_step, self.zero_grad)
+
+    # ---- construction
+
+    def _make_core(self) -> _C.Engine:
+        units = split_into_units(self.module, self.config_value("shardwise.units"))
+        self._units = units
+        if dist.get_world_size() > 1 or self.config_value("shardwise.force_communication"):
+            timeout = self.config_value("shardwise.timeout_seconds")
+            self._groups = [make_group(self.device, timeout) for _ in range(2)]
+        gather, reduce = self._groups or (None, None)
+        optimizer = self._optimizer
+        core = _C.Engine(
+            config=self.resolved_config,
+            device=self.device,
+            rule=optimizer.rule if optimizer else "",
+            with_momentum=optimizer.with_momentum if optimizer else False,
+            gather_group=gather,
+            reduce_group=reduce,
+            units=self._unit_specs(units),
+        )
+        own_id = weakref.ref(self)
+        position = {name: index for index, (name, *_) in enumerate(core.parameters())}
+        for unit in units:
+            for name, _, parameter in unit.parameters:
+                self._index[id(parameter)] = position[name]
+                parameter._shardwise = (own_id, position[name])
+        self._move_the_rest(core)
+        return core
+
+    def _unit_specs(self, units: list[Unit]) -> list[tuple]:
+        group_of = group_of_parameters(self._optimizer)
+        idle = len(self._optimizer.param_groups) if self._optimizer else 0
+        keep = getattr(self.module, "_keep_in_fp32_modules", None) or ()
+        specs = []
+        for unit in units:
+            parameters = []
+            for name, aliases, parameter in unit.parameters:
+                fp32 = any(part in name.split(".") for part in keep)
+                dtype = "fp32" if fp32 else self.resolved_config.model_dtype
+                group = group_of.get(id(parameter), idle)
+                parameters.append((name, aliases, parameter, dtype, group))
+            specs.append((unit.name, parameters, unit.uses))
+        self._has_idle_group = any(
+            parameter.requires_grad and group == idle
+            for _, parameters, _ in specs
+            for _, _, parameter, _, group in parameters
+        )
+        return specs
+
+    @torch.no_grad()
+    def _move_the_rest(self, core: _C.Engine) -> None:
+        """Buffers, and parameters that the engine does not manage, are the same on every rank."""
+        for name, buffer in self.module.named_buffers():
+            buffer.data = buffer.data.to(self.device)
+            core.broadcast(buffer.data, name)
+        for name, parameter in self.module.named_parameters():
+            if is_plain(parameter):
+                continue
+            if parameter.requires_grad:
+                raise _C.UsageError(
+                    f"parameter {name} is a {type(parameter.data).__name__} of {parameter.dtype}, "
+                    f"which shardwise cannot train; freeze it with requires_grad_(False)"
+                )
+            parameter.data = parameter.data.to(self.device)
+
+    def _install_hooks(self) -> None:
+        if self.zero_optimization_stage() < 2:
+            return  # nothing happens at the borders of units
+        for index, unit in enumerate(self._units):
+            before = self._core.pre_hook(index, unit.is_root)
+            after = self._core.post_hook(index)
+            self._hooks += [
+                unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+                unit.module.register_forward_hook(after),
+            ]
+
+    # ---- training
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Runs the module."""
+        if self.config_value("fp16.auto_cast"):
+            inputs = _cast(inputs, torch.float16)
+            kwargs = _cast(kwargs, torch.float16)
+        return self.module(*inputs, **kwargs)
+
+    def backward(
+        self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
+    ) -> torch.Tensor:
+        """Backward of a scalar loss, divided by the accumulation steps and scaled in fp16.
+
+        Returns the loss divided by the accumulation steps.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise _C.UsageError(f"backward() needs a scalar loss but got {what}: reduce it first")
+        if not loss.requires_grad:
+            raise _C.UsageError(
+                "the loss does not require a gradient: no trainable parameter took part in it, or "
+                "it was computed under torch.no_grad()"
+            )
+        divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
+        self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
+        self._had_backward = True
+        return loss.detach() / divisor
+
+    def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
+        """Ends a micro-batch, and at the boundary of the accumulation window updates the weights."""
+        if self._inside_no_sync:
+            raise _C.UsageError("step() was called inside no_sync(): leave the context first")
+        if not self._had_backward:
+            raise _C.UsageError(
+                "step() was called without backward(): call engine.backward(loss) first"
+            )
+        boundary = self.is_gradient_accumulation_boundary()
+        self._settle()
+        self._step_applied = False
+        if boundary:
+            if self._optimizer is None:
+                raise _C.UsageError(
+                    "step() needs an optimizer: name one in the configuration "
+                    '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
+                )
+            self._optimizer.step()
+            self._pending_lr_kwargs = lr_kwargs or {}
+            self._unsettled = True
+            self.global_steps += 1
+            self.global_samples += self.train_batch_size()
+            if self.device.type == "cpu":
+                self._settle()
+            log_step(self)
+        self.micro_steps += 1
+        self._had_backward = False
+
+    def _run_core_step(self, values: list[dict[str, float]]) -> None:
+        if self._has_idle_group:
+            values = [*values, IDLE_GROUP[self._optimizer.rule]]
+        self._core.step(values)
+
+    def _settle(self) -> None:
+        """Learns what the last step decided, and moves the schedule. Waits for a GPU."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
+        self._step_applied = self._core.last_result()["applied"]
+        if not self._step_applied:
+            self._skipped_steps += 1
+        elif self._lr_scheduler is not None:
+            # torch warns about schedules that move before their optimizer has.
+            self._lr_scheduler.optimizer._opt_called = True
+            self._lr_scheduler.step(**self._pending_lr_kwargs)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of the present accumulation window."""
+        self._core.zero_grad()
+        self._had_backward = False
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next ``step()`` updates the weights."""
+        if self._boundary_override is not None:
+            return self._boundary_override
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Overrides the counting of micro-batches from now on."""
+        self._boundary_override = is_boundary
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Micro-batches without communication, as stages 0 and 1 do anyway until the boundary."""
+        if self.zero_optimization_stage() >= 2:
+            raise _C.UsageError(
+                "no_sync() cannot work with ZeRO stage 2 or 3, which shard gradients after each "
+                "micro-batch; use stage 0 or 1, or gradient_accumulation_steps"
+            )
+        self._inside_no_sync = True
+        try:
+            yield
+        finally:
+            self._inside_no_sync = False
+
+    def train(self, mode: bool = True) -> None:
+        """Training mode of the module. Returns None, as DeepSpeed's does."""
+        self.training = mode
+        self.module.train(mode)
+
+    def eval(self) -> None:
+        self.train(False)
+
+    # ---- reading
+
+    @property
+    def optimizer(self) -> ShardedOptimizer | None:
+        self._settle()
+        return self._optimizer
+
+    @property
+    def lr_scheduler(self) -> Any:
+        self._settle()
+        return self._lr_scheduler
+
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: Any) -> None:
+        self._lr_scheduler = scheduler
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that changed nothing because a gradient was not finite."""
+        self._settle()
+        return self._skipped_steps
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale of the coming step; 1 outside of fp16."""
+        self._settle()
+        result = self._core.last_result()
+        if result is not None:
+            return result["next_loss_scale"]
+        return float(self._core.scale_loss(torch.ones((), device=self.device), 1.0))
+
+    def was_step_applied(self) -> bool:
+        """Whether the last ``step()`` changed the weights."""
+        self._settle()
+        return self._step_applied
+
+    def get_global_grad_norm(self) -> float | None:
+        """Norm of the whole gradient of the last step before clipping; None before the first."""
+        result = self._core.last_result()
+        return None if result is None else result["norm"]
+
+    def get_lr(self) -> list[float]:
+        """Learning rate of each parameter group."""
+        self._settle()
+        return [float(group["lr"]) for group in self._optimizer.param_groups]
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Changes the accumulation steps so that a step takes ``train_batch_size`` samples."""
+        self._set_config(self.resolved_config.with_train_batch_size(train_batch_size))
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """Changes the micro-batch, and the samples a step with it."""
+        self._set_config(self.resolved_config.with_train_micro_batch_size(micro_batch_size))
+
+    def _set_config(self, config: _C.Config) -> None:
+        if self._had_backward or self.micro_steps % self.gradient_accumulation_steps():
+            raise _C.UsageError("the batch size can change only between steps, not inside a window")
+        self.resolved_config = config
+        self.micro_steps = 0
+        self._core.set_accumulation_dtype(self.config_value("data_types.grad_accum_dtype"))
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes that this rank holds on its device, by kind."""
+        buffers = sum(buffer.nbytes for buffer in self.module.buffers())
+        return {**self._core.memory_report(), "buffers": buffers}
+
+    def comm_counters(self) -> dict[str, dict[str, float]]:
+        """Logical traffic of this rank by collective: calls, elements, bytes × (N−1)/N."""
+        return self._core.traffic()
+
+    def reset_comm_counters(self) -> None:
+        self._core.reset_traffic()
+
+    def host_times(self) -> dict[str, float]:
+        """Microseconds of the engine's host work a unit and direction, without collectives."""
+        return self._core.host_times()
+
+    # ---- state
+
+    @torch.no_grad()
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """The module's full state on the CPU on rank 0, ``{}`` elsewhere. Collective."""
+        keep = dist.get_rank() == 0
+        full: dict[int, torch.Tensor] = {}
+        for index, unit in enumerate(self._units):
+            with self.gathered([index]):
+                if keep:
+                    for _, _, parameter in unit.parameters:
+                        full[id(parameter)] = parameter.detach().to("cpu", copy=True)
+        if not keep:
+            return {}
+        state = self.module.state_dict(*args, **{**kwargs, "keep_vars": True})
+        return {
+            key: full[id(value)] if id(value) in full else _to_cpu(value)
+            for key, value in state.items()
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
+        """Loads full tensors, given on every rank alike. Masters follow; moments stay. Collective."""
+        own = self.module.state_dict(keep_vars=True)
+        missing = [key for key in own if key not in state_dict]
+        unexpected = [key for key in state_dict if key not in own]
+        if strict and (missing or unexpected):
+            raise _C.UsageError(
+                f"the state does not fit the module: missing {missing or 'nothing'}, "
+                f"unexpected {unexpected or 'nothing'}"
+            )
+        for key, value in own.items():
+            if key not in state_dict:
+                continue
+            if id(value) in self._index:
+                self._core.set_parameter(self._index[id(value)], state_dict[key])
+            else:
+                value.copy_(state_dict[key])
+        return nn.modules.module._IncompatibleKeys(missing, unexpected)
+
+    load_module_state_dict = load_state_dict
+
+    @contextmanager
+    def gathered(self, units: list[int]) -> Iterator[None]:
+        """The parameters of these units can be read inside. Collective."""
+        for unit in units:
+            self._core.open_unit(unit)
+        try:
+            yield
+        finally:
+            for unit in units:
+                self._core.close_unit(unit)
+
+    def full_tensor(self, index: int, kind: str) -> torch.Tensor | None:
+        """A copy of a whole parameter, gradient or optimizer state. Collective."""
+        return self._core.full_tensor(index, kind)
+
+    def unit_of(self, index: int) -> int:
+        """The unit that parameter ``index`` belongs to."""
+        return self._core.parameters()[index][2]
+
+    # ---- end of life
+
+    def destroy(self, whole: bool = True) -> None:
+        """Ends the engine and gives the module its full weights back, where they fit. Collective.
+
+        Not ``whole``: no communication; parameters that are sharded throw when read.
+        """
+        if self._core is None:
+            return
+        self._settle_quietly()
+        if whole and not self._whole_weights_fit():
+            whole = False
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._core.dismantle(whole)
+        for parameter in self.module.parameters():
+            if hasattr(parameter, "_shardwise"):
+                del parameter._shardwise
+        self._core = None
+        for group in self._groups:
+            dist.destroy_process_group(group)
+        self._groups = []
+
+    def _settle_quietly(self) -> None:
+        self._unsettled = False
+
+    def _whole_weights_fit(self) -> bool:
+        if self.device.type == "cpu" or self.zero_optimization_stage() < 3:
+            return True
+        free, _ = torch.cuda.mem_get_info(self.device)
+        needed = sum(parameter.nbytes for parameter in self.module.parameters())
+        fits = torch.tensor([int(needed < free)], device=self.device)
+        dist.all_reduce(fits, op=dist.ReduceOp.MIN)
+        return bool(fits.item())
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.destroy(whole=kind is None)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None or not hasattr(module, name):
+                raise
+            return getattr(module, name)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        raise _C.UsageError(
+            f"the engine owns the parameters, which are on {self.device}: choose dtype in the "
+            f"configuration and move the model before initialize()"
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> "Engine":
+        """Accepted where it changes nothing."""
+        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        if dtype is not None or (device is not None and device.type != self.device.type):
+            self._apply()
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        raise _C.UsageError("an engine cannot be copied: use engine.state_dict() for its weights")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise _C.UsageError("an engine cannot be pickled: use engine.state_dict() for its weights")
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_cast(item, dtype) for item in value)
+    if type(value) is dict:
+        return {key: _cast(item, dtype) for key, item in value.items()}
+    return value
+
+
+def _to_cpu(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,119 @@
+"""``shardwise.initialize``: from a model and a configuration to an engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwise import _C, config_source
+from shardwise.console import log
+from shardwise.data import DistributedLoader
+from shardwise.engine import Engine, EngineParts
+from shardwise.optimizers import ShardedOptimizer, make_optimizer
+from shardwise.process_groups import choose_device, init_distributed
+
+
+def initialize(
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | Callable | None = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable | None = None,
+    config: Any = None,
+    mesh_param: Any = None,
+    config_params: Any = None,
+) -> tuple[Engine, ShardedOptimizer | None, DistributedLoader | None, Any]:
+    """Wraps a model for training. Collective: every rank calls it with the same model.
+
+    Args:
+        args: may carry ``deepspeed_config``, a path, where ``config`` is not given.
+        model: any ``nn.Module``. The engine takes its parameters over.
+        optimizer: a new torch Adam, AdamW or SGD, or a function from parameters to one; without it
+            the configuration names one.
+        model_parameters: parameters or groups to train; all trainable ones without it.
+        training_data: a dataset; the returned loader gives this rank's micro-batches.
+        lr_scheduler: a torch schedule, or a function from the optimizer to one.
+        config: dict, path of a JSON or HJSON file, or base64; ``config_params`` is its old name.
+
+    Returns:
+        engine, optimizer, loader (None without ``training_data``), schedule (None without one).
+
+    Raises:
+        ConfigError, UsageError: with what to change.
+    """
+    if not isinstance(model, nn.Module):
+        raise _C.UsageError(
+            f"initialize() needs model=, a torch.nn.Module, but got {type(model).__name__}"
+        )
+    for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
+        if value is not None:
+            raise _C.UsageError(f"{name} is not available in this version of shardwise")
+    if any(hasattr(parameter, "_shardwise") for parameter in model.parameters()):
+        raise _C.UsageError("the model belongs to an engine already: call engine.destroy() first")
+    source = _choose_config(args, config, config_params)
+    init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    resolved = config_source.load(source, dist.get_world_size(), "the process group")
+    for note in resolved.notes:
+        log(note)
+    engine = _make_engine(model, optimizer, model_parameters, resolved)
+    if lr_scheduler is not None:
+        engine.lr_scheduler = _make_schedule(lr_scheduler, engine.optimizer)
+    if training_data is not None:
+        engine.training_dataloader = DistributedLoader(
+            training_data,
+            engine.train_micro_batch_size_per_gpu(),
+            dist.get_rank(),
+            dist.get_world_size(),
+            collate_fn,
+            engine.config_value("dataloader_drop_last"),
+        )
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _choose_config(args: Any, config: Any, config_params: Any) -> Any:
+    given = [
+        (name, value)
+        for name, value in (
+            ("config", config),
+            ("config_params", config_params),
+            ("args.deepspeed_config", getattr(args, "deepspeed_config", None)),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        names = " and ".join(name for name, _ in given)
+        raise _C.ConfigError(f"the configuration is given twice, as {names}: give one of them")
+    if not given:
+        raise _C.ConfigError(
+            "no configuration was given: pass config= (a dict or the path of a JSON file), or "
+            "--deepspeed_config on the command line"
+        )
+    return given[0][1]
+
+
+def _make_engine(
+    model: nn.Module, optimizer: Any, model_parameters: Any, resolved: _C.Config
+) -> Engine:
+    import json
+
+    params = json.loads(resolved.value_json("optimizer.params")) or {}
+    made = make_optimizer(optimizer, model_parameters, model, resolved, params)
+    return Engine(EngineParts(model, resolved, choose_device(), made))
+
+
+def _make_schedule(lr_scheduler: Any, optimizer: ShardedOptimizer | None) -> Any:
+    if hasattr(lr_scheduler, "step"):
+        return lr_scheduler
+    if not callable(lr_scheduler):
+        raise _C.UsageError(
+            f"lr_scheduler must be a torch schedule or a function from the optimizer to one, but "
+            f"it is a {type(lr_scheduler).__name__}"
+        )
+    return lr_scheduler(optimizer)

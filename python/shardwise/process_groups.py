@@ -1,0 +1,75 @@
+"""Process groups and devices: made here, or taken over from whoever made them before."""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from shardwise import _C
+
+# NCCL's own watchdog kills the process without a word about units, so it waits longer than we do.
+NCCL_MARGIN_SECONDS = 60
+
+
+def choose_device() -> torch.device:
+    """The GPU of this process where there is one, else the CPU."""
+    environment = _C.launch_environment()
+    if environment["accelerator"] == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if dist.is_initialized() and "nccl" not in dist.get_backend():
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    local_rank = environment["local_rank"]
+    if local_rank >= count:
+        raise _C.UsageError(
+            f"LOCAL_RANK is {local_rank} but this machine has {count} GPU(s): start at most "
+            f"{count} processes here, or set DS_ACCELERATOR=cpu"
+        )
+    return torch.device("cuda", local_rank if environment["present"] else torch.cuda.current_device())
+
+
+def init_distributed(
+    dist_backend=None,
+    auto_mpi_discovery=True,
+    distributed_port=29500,
+    verbose=True,
+    timeout=None,
+    init_method=None,
+    dist_init_required=None,
+    config=None,
+    rank=-1,
+    world_size=-1,
+):
+    """Joins the process group of the launcher; a process that was started alone is a group of one.
+
+    Does nothing if torch.distributed is initialised already. ``timeout`` is a timedelta.
+    """
+    if dist.is_initialized():
+        return
+    if dist_init_required is False:
+        raise _C.UsageError(
+            "dist_init_required is False but torch.distributed is not initialised: call "
+            "torch.distributed.init_process_group() first, or leave dist_init_required out"
+        )
+    environment = _C.launch_environment()
+    device = choose_device()
+    backend = dist_backend or ("nccl" if device.type == "cuda" else "gloo")
+    options = {"backend": backend}
+    if timeout is not None:
+        options["timeout"] = timeout
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if init_method is not None:
+        options.update(init_method=init_method)
+        if rank >= 0:
+            options.update(rank=rank, world_size=world_size)
+    elif not environment["present"]:
+        options.update(store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(**options)
+
+
+def make_group(device: torch.device, timeout_seconds: float) -> dist.ProcessGroup:
+    """A communicator of all ranks for one kind of collective. Collective."""
+    cuda = device.type == "cuda"
+    seconds = timeout_seconds + (NCCL_MARGIN_SECONDS if cuda else 0)
+    return dist.new_group(backend="nccl" if cuda else "gloo", timeout=timedelta(seconds=seconds))

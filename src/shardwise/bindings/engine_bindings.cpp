@@ -1,0 +1,203 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardwise/base/check.h"
+#include "shardwise/bindings/module_hooks.h"
+#include "shardwise/bindings/registrations.h"
+#include "shardwise/comm/c10d_transport.h"
+#include "shardwise/precision/loss_scale.h"
+#include "shardwise/train/engine.h"
+
+namespace py = pybind11;
+
+namespace shardwise::bindings {
+namespace {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+std::shared_ptr<comm::Channel> make_channel(const ProcessGroupPtr& group, at::Device device,
+                                            double timeout_seconds, const std::string& label) {
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_seconds * 1000));
+  std::shared_ptr<comm::Transport> transport;
+  if (!group) {
+    transport = comm::make_single_transport();
+  } else if (device.is_cpu()) {
+    transport = comm::make_cpu_transport(group->getBackend(device.type()), timeout);
+  } else {
+    transport = comm::make_nccl_transport(group->getBackend(device.type()), device, timeout);
+  }
+  return std::make_shared<comm::Channel>(std::move(transport), label);
+}
+
+// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group)], [used units]).
+params::UnitSpec unit_spec(const py::tuple& unit) {
+  params::UnitSpec spec;
+  spec.name = unit[0].cast<std::string>();
+  for (const py::handle item : unit[1]) {
+    const auto parameter = item.cast<py::tuple>();
+    spec.parameters.push_back(
+        {.name = parameter[0].cast<std::string>(),
+         .aliases = parameter[1].cast<std::vector<std::string>>(),
+         .tensor = parameter[2].cast<at::Tensor>(),
+         .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
+         .group = parameter[4].cast<int>()});
+  }
+  spec.uses = unit[2].cast<std::vector<int>>();
+  return spec;
+}
+
+std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::Device device,
+                                           const std::string& rule, bool with_momentum,
+                                           const py::object& gather_group,
+                                           const py::object& reduce_group, const py::list& units) {
+  std::vector<params::UnitSpec> specs;
+  for (const py::handle unit : units) {
+    specs.push_back(unit_spec(unit.cast<py::tuple>()));
+  }
+  const auto group_of = [](const py::object& group) {
+    return group.is_none() ? ProcessGroupPtr() : group.cast<ProcessGroupPtr>();
+  };
+  const double timeout = config.config().own.timeout_seconds;
+  const comm::ShardChannels channels{
+      make_channel(group_of(gather_group), device, timeout, "gather"),
+      make_channel(group_of(reduce_group), device, timeout, "reduce")};
+  const train::EngineOptions options{.config = config.config(),
+                                     .device = device,
+                                     .rule = rule,
+                                     .with_momentum = with_momentum};
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<train::Engine>(options, channels, std::move(specs));
+}
+
+py::object last_result(train::Engine& engine) {
+  const kernels::BoundaryResult* result = nullptr;
+  {
+    const py::gil_scoped_release unlocked;
+    result = engine.last_result();
+  }
+  if (result == nullptr) {
+    return py::none();
+  }
+  py::dict values;
+  values["norm"] = result->norm;
+  values["norm_clipped"] = result->norm_clipped;
+  values["loss_scale"] = result->loss_scale;
+  values["next_loss_scale"] = result->next_loss_scale;
+  values["applied"] = result->applied != 0;
+  values["overflow"] = result->overflow != 0;
+  return values;
+}
+
+py::dict memory_report(const train::Engine& engine) {
+  const train::MemoryReport report = engine.memory_report();
+  py::dict values;
+  values["parameters"] = report.parameters;
+  values["gradients"] = report.gradients;
+  values["optimizer"] = report.optimizer;
+  values["ring"] = report.ring;
+  values["gradients_in_flight"] = report.gradients_in_flight;
+  return values;
+}
+
+py::dict traffic(const train::Engine& engine) {
+  py::dict values;
+  for (int i = 0; i < comm::kCollectiveCount; ++i) {
+    const auto collective = static_cast<comm::Collective>(i);
+    const comm::Traffic counted = engine.traffic(collective);
+    py::dict one;
+    one["calls"] = counted.calls;
+    one["elements"] = counted.elements;
+    one["bytes"] = counted.bytes;
+    values[comm::collective_name(collective)] = one;
+  }
+  return values;
+}
+
+py::dict host_times(train::Engine& engine) {
+  const zero::HostTimes& times = engine.driver().host_times();
+  const auto microseconds = [](double seconds, std::int64_t calls) {
+    return calls == 0 ? 0.0 : seconds * 1e6 / static_cast<double>(calls);
+  };
+  py::dict values;
+  values["forward_microseconds"] = microseconds(times.forward_seconds, times.forward_calls);
+  values["backward_microseconds"] = microseconds(times.backward_seconds, times.backward_calls);
+  return values;
+}
+
+// One entry a parameter, in the order of indices.
+py::list parameter_list(const train::Engine& engine) {
+  py::list list;
+  for (const params::ParameterAddress& address : engine.registry().parameters()) {
+    const params::Parameter& parameter = address.parameter();
+    list.append(py::make_tuple(parameter.name, parameter.aliases, address.unit,
+                               address.segment->sharded));
+  }
+  return list;
+}
+
+py::list state_view(const train::Engine& engine) {
+  py::list list;
+  for (const params::StatePiece& piece : engine.state_view()) {
+    list.append(py::make_tuple(piece.parameter, piece.kind, piece.sizes,
+                               py::make_tuple(piece.elements.begin, piece.elements.end),
+                               piece.data));
+  }
+  return list;
+}
+
+}  // namespace
+
+void register_engine(py::module_& module) {
+  module.def("check_torch", &params::check_flat_storage_works,
+             "Raises InternalError unless this torch behaves as the engine needs.");
+  py::class_<train::Engine, std::shared_ptr<train::Engine>>(module, "Engine")
+      .def(py::init(&make_engine), py::arg("config"), py::arg("device"), py::arg("rule"),
+           py::arg("with_momentum"), py::arg("gather_group"), py::arg("reduce_group"),
+           py::arg("units"))
+      .def("pre_hook",
+           [](const std::shared_ptr<train::Engine>& engine, int unit, bool is_root) {
+             return make_pre_hook(engine->driver().weak_from_this(), unit, is_root);
+           })
+      .def("post_hook",
+           [](const std::shared_ptr<train::Engine>& engine, int unit) {
+             return make_post_hook(engine->driver().weak_from_this(), unit);
+           })
+      .def("scale_loss", &train::Engine::scale_loss)
+      .def("step", &train::Engine::step, Unlocked())
+      .def("last_result", &last_result)
+      .def("zero_grad", &train::Engine::zero_grad, Unlocked())
+      .def("set_accumulation_dtype",
+           [](train::Engine& engine, const std::string& dtype) {
+             engine.set_accumulation_dtype(precision::dtype_of(dtype));
+           })
+      .def("full_tensor",
+           [](train::Engine& engine, int parameter, const std::string& kind) -> py::object {
+             at::Tensor tensor;
+             {
+               const py::gil_scoped_release unlocked;
+               tensor = engine.full_tensor(parameter, kind);
+             }
+             return tensor.defined() ? py::cast(tensor) : py::object(py::none());
+           })
+      .def("set_parameter", &train::Engine::set_parameter, Unlocked())
+      .def("open_unit", &train::Engine::open_unit, Unlocked())
+      .def("close_unit", &train::Engine::close_unit, Unlocked())
+      .def("broadcast", &train::Engine::broadcast, Unlocked())
+      .def("parameters", &parameter_list)
+      .def("state_view", &state_view)
+      .def("memory_report", &memory_report)
+      .def("traffic", &traffic)
+      .def("reset_traffic", &train::Engine::reset_traffic)
+      .def("host_times", &host_times)
+      .def("dismantle", &train::Engine::dismantle, Unlocked());
+}
+
+}  // namespace shardwise::bindings

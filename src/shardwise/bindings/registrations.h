@@ -1,0 +1,12 @@
+// One function a file of registrations.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace shardwise::bindings {
+
+void register_errors(pybind11::module_& module);
+void register_config(pybind11::module_& module);
+void register_engine(pybind11::module_& module);
+
+}  // namespace shardwise::bindings

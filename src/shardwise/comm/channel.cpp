@@ -1,0 +1,135 @@
+#include "shardwise/comm/channel.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <utility>
+
+#include "shardwise/base/check.h"
+
+namespace shardwise::comm {
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* total) : total_(total) {}
+  ~Stopwatch() {
+    *total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double* total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Runs `action` and turns whatever the backend throws into an error that says where it happened.
+template <typename Action>
+void with_context(const CollectiveEvent& event, const std::string& label, const char* stage,
+                  Action&& action) {
+  try {
+    action();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    SW_FAIL(CommunicationError, "rank ", event.rank, " of ", event.world_size, ": ",
+            collective_name(event.collective), " for ", event.who, " failed in its ", stage,
+            " on the ", label, " channel. Most often another rank has died, is stuck, or runs "
+            "collectives in another order: look at the first error of the other ranks. (",
+            error.what(), ")");
+  }
+}
+
+}  // namespace
+
+class Channel::CountedWork : public Work {
+ public:
+  CountedWork(Channel* channel, WorkPtr work, CollectiveEvent event)
+      : channel_(channel), work_(std::move(work)), event_(event) {}
+
+  void wait() override {
+    {
+      const Stopwatch watch(&channel_->host_seconds_);
+      with_context(event_, channel_->label_, "wait", [&] { work_->wait(); });
+    }
+    for (const auto& hook : channel_->live_hooks()) {
+      if (hook->after_wait) {
+        hook->after_wait(event_);
+      }
+    }
+  }
+
+ private:
+  Channel* channel_;
+  WorkPtr work_;
+  CollectiveEvent event_;
+};
+
+Channel::Channel(std::shared_ptr<Transport> transport, std::string label)
+    : transport_(std::move(transport)), label_(std::move(label)) {}
+
+std::vector<std::shared_ptr<CollectiveHook>> Channel::live_hooks() {
+  std::vector<std::shared_ptr<CollectiveHook>> live;
+  std::erase_if(hooks_, [&](const std::weak_ptr<CollectiveHook>& weak) {
+    if (auto hook = weak.lock()) {
+      live.push_back(std::move(hook));
+      return false;
+    }
+    return true;
+  });
+  return live;
+}
+
+template <typename Launch>
+WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::string_view who,
+                     Launch&& launch) {
+  const CollectiveEvent event{collective, who, payload.numel(),
+                              static_cast<std::int64_t>(payload.nbytes()), rank(), size()};
+  for (const auto& hook : live_hooks()) {
+    if (hook->before_launch) {
+      hook->before_launch(event);
+    }
+  }
+  const double factor = (collective == Collective::kAllReduce ? 2.0 : 1.0) * (size() - 1) / size();
+  Traffic& traffic = traffic_[static_cast<int>(collective)];
+  traffic.calls += 1;
+  traffic.elements += factor * static_cast<double>(event.elements);
+  traffic.bytes += factor * static_cast<double>(event.bytes);
+  WorkPtr work;
+  {
+    const Stopwatch watch(&host_seconds_);
+    with_context(event, label_, "launch", [&] { work = launch(); });
+  }
+  return std::make_unique<CountedWork>(this, std::move(work), event);
+}
+
+WorkPtr Channel::all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who) {
+  SW_CHECK_EQ(out.numel(), in.numel() * size(), "all_gather for ", who);
+  return run(Collective::kAllGather, out, who, [&] { return transport_->all_gather(out, in); });
+}
+
+WorkPtr Channel::reduce_scatter(const at::Tensor& out, const at::Tensor& in,
+                                const Reduction& reduction, std::string_view who) {
+  SW_CHECK_EQ(in.numel(), out.numel() * size(), "reduce_scatter for ", who);
+  return run(Collective::kReduceScatter, in, who,
+             [&] { return transport_->reduce_scatter(out, in, reduction); });
+}
+
+WorkPtr Channel::all_reduce(const at::Tensor& tensor, double scale, std::string_view who) {
+  return run(Collective::kAllReduce, tensor, who,
+             [&] { return transport_->all_reduce(tensor, scale); });
+}
+
+WorkPtr Channel::broadcast(const at::Tensor& tensor, int root, std::string_view who) {
+  return run(Collective::kBroadcast, tensor, who,
+             [&] { return transport_->broadcast(tensor, root); });
+}
+
+HookHandle Channel::add_hook(CollectiveHook hook) {
+  auto shared = std::make_shared<CollectiveHook>(std::move(hook));
+  hooks_.emplace_back(shared);
+  return HookHandle(std::move(shared));
+}
+
+}  // namespace shardwise::comm

@@ -1,0 +1,67 @@
+// What the engine communicates through: a transport with counters, hooks and errors that name the
+// rank, the unit and the collective.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/comm/collective.h"
+#include "shardwise/comm/transport.h"
+
+namespace shardwise::comm {
+
+// Removes its hook when destroyed. Must not outlive the channel.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  explicit HookHandle(std::shared_ptr<CollectiveHook> hook) : hook_(std::move(hook)) {}
+  void remove() { hook_.reset(); }
+
+ private:
+  std::shared_ptr<CollectiveHook> hook_;  // the channel holds a weak reference
+};
+
+// One ordered sequence of collectives. `who` must outlive the returned work. Not thread-safe.
+class Channel {
+ public:
+  // `label` names the channel in errors ("gather", "reduce").
+  Channel(std::shared_ptr<Transport> transport, std::string label);
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+  std::string transport_name() const { return transport_->name(); }
+
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who);
+  WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in, const Reduction& reduction,
+                         std::string_view who);
+  WorkPtr all_reduce(const at::Tensor& tensor, double scale, std::string_view who);
+  WorkPtr broadcast(const at::Tensor& tensor, int root, std::string_view who);
+  void abort() { transport_->abort(); }
+
+  HookHandle add_hook(CollectiveHook hook);
+  const Traffic& traffic(Collective collective) const {
+    return traffic_[static_cast<int>(collective)];
+  }
+  void reset_traffic() { traffic_ = {}; }
+  // Seconds that the host spent inside launches and waits of this channel.
+  double host_seconds() const { return host_seconds_; }
+
+ private:
+  class CountedWork;
+  template <typename Launch>
+  WorkPtr run(Collective collective, const at::Tensor& payload, std::string_view who,
+              Launch&& launch);
+  std::vector<std::shared_ptr<CollectiveHook>> live_hooks();
+
+  std::shared_ptr<Transport> transport_;
+  std::string label_;
+  std::vector<std::weak_ptr<CollectiveHook>> hooks_;
+  std::array<Traffic, kCollectiveCount> traffic_{};
+  double host_seconds_ = 0;
+};
+
+}  // namespace shardwise::comm

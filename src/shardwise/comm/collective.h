@@ -1,0 +1,40 @@
+// The vocabulary of communication: which collective, who asked for it, and what it moved.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace shardwise::comm {
+
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+inline constexpr int kCollectiveCount = 4;
+
+const char* collective_name(Collective collective);  // "all_gather", ...
+
+// Logical traffic since the last reset. `bytes` counts payload × (N−1)/N per rank and collective, an
+// all-reduce twice (ring algorithm), a broadcast once; `elements` likewise.
+struct Traffic {
+  std::int64_t calls = 0;
+  double elements = 0;
+  double bytes = 0;
+};
+
+// What hooks see. `who` is the unit, or the purpose ("boundary", "initial weights").
+struct CollectiveEvent {
+  Collective collective;
+  std::string_view who;
+  std::int64_t elements;
+  std::int64_t bytes;
+  int rank;
+  int world_size;
+};
+
+// Called on the launching thread around every collective, before the launch and after the wait.
+struct CollectiveHook {
+  std::function<void(const CollectiveEvent&)> before_launch;
+  std::function<void(const CollectiveEvent&)> after_wait;
+};
+
+}  // namespace shardwise::comm

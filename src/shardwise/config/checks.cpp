@@ -1,0 +1,239 @@
+// Values that follow from others, and values that contradict each other.
+#include <algorithm>
+
+#include "shardwise/base/check.h"
+#include "shardwise/config/batch.h"
+#include "shardwise/config/draft.h"
+#include "shardwise/config/optimizer_types.h"
+#include "shardwise/config/suggest.h"
+
+namespace shardwise::config {
+namespace {
+
+constexpr const char* kTrain = "train_batch_size";
+constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+constexpr const char* kSteps = "gradient_accumulation_steps";
+
+void check_batch(Draft& draft) {
+  if (!draft.sound({kTrain, kMicro, kSteps})) {
+    return;
+  }
+  BatchRequest request;
+  request.given = {draft.value(kTrain).integer, draft.value(kMicro).integer,
+                   draft.value(kSteps).integer};
+  request.world_size = draft.options.world_size;
+  request.world_origin = draft.options.world_size_origin;
+  request.train_origin = draft.entry(kTrain).origin;
+  request.micro_origin = draft.entry(kMicro).origin;
+  request.steps_origin = draft.entry(kSteps).origin;
+  const BatchSolution solution = solve_batch(request);
+  if (!solution.problem.empty()) {
+    draft.problem(solution.problem);
+    return;
+  }
+  const auto settle = [&](const char* path, std::int64_t value, const std::string& origin) {
+    // null in the document is the same as no value.
+    if (!draft.given(path) || draft.value(path).is_null()) {
+      draft.derive(path, Value::of(value), origin);
+    }
+  };
+  settle(kTrain, solution.batch.train_batch_size, solution.train_origin);
+  settle(kMicro, solution.batch.train_micro_batch_size_per_gpu, solution.micro_origin);
+  settle(kSteps, solution.batch.gradient_accumulation_steps, solution.steps_origin);
+}
+
+void check_ranks(Draft& draft) {
+  const Value& ranks = draft.value("data_parallel_size");
+  if (!ranks.is_null() && ranks.integer != draft.options.world_size) {
+    const std::string& origin = draft.options.world_size_origin;
+    draft.problem(concat("data_parallel_size: ", ranks.integer, " does not equal world size ",
+                         draft.options.world_size, origin.empty() ? "" : " (" + origin + ")",
+                         "; remove the key or start ", ranks.integer, " processes"));
+  }
+}
+
+void check_loss_scale(Draft& draft) {
+  if (!draft.sound({"fp16.enabled", "fp16.loss_scale", "fp16.min_loss_scale"})) {
+    return;
+  }
+  const bool dynamic = draft.value("fp16.loss_scale").as_double() == 0;
+  if (draft.is_true("fp16.enabled") && dynamic &&
+      draft.value("fp16.min_loss_scale").as_double() <= 0) {
+    draft.problem(
+        "fp16.min_loss_scale: 0 does not work with a dynamic loss scale (fp16.loss_scale "
+        "0); write a number > 0, for example 1");
+  }
+}
+
+void check_dtypes(Draft& draft) {
+  if (!draft.sound({"fp16.enabled", "bf16.enabled", kSteps})) {
+    return;
+  }
+  const bool fp16 = draft.is_true("fp16.enabled");
+  const bool bf16 = draft.is_true("bf16.enabled");
+  if (fp16 && bf16) {
+    draft.problem("fp16.enabled and bf16.enabled are both true; set one of them to false");
+    return;
+  }
+  const std::string model = fp16 ? "fp16" : bf16 ? "bf16" : "fp32";
+  const Value& sum = draft.value("data_types.grad_accum_dtype");
+  if (sum.is_null()) {
+    const bool several = draft.value(kSteps).integer > 1;
+    const std::string from =
+        model == "fp32" ? "the training dtype" : concat("the training dtype and ", kSteps);
+    draft.derive("data_types.grad_accum_dtype", Value::of(several ? "fp32" : model),
+                 "derived from " + from);
+  } else if (sum.text != "fp32" && sum.text != model) {
+    const std::string also = model == "fp32" ? "" : concat(" or \"", model, "\"");
+    draft.problem(concat("data_types.grad_accum_dtype: \"", sum.text,
+                         "\" does not fit training in ", model, "; write \"fp32\"", also));
+  }
+  const Value& parameters = draft.value("data_types.param_dtype");
+  if (!parameters.is_null() && parameters.text != model) {
+    draft.problem(concat("data_types.param_dtype: \"", parameters.text,
+                         "\" does not equal the training dtype ", model, "; write \"", model,
+                         "\" or remove the key"));
+  }
+}
+
+void check_non_finite(Draft& draft) {
+  const bool check = draft.is_true("bf16.check_grad_overflow");
+  if (!check && !draft.given("shardwise.non_finite")) {
+    draft.derive("shardwise.non_finite", Value::of("apply"),
+                 "derived from bf16.check_grad_overflow");
+  }
+}
+
+std::string params_key(const std::string& name) { return "optimizer.params." + name; }
+
+// The names under optimizer.params that the document gives.
+std::vector<std::string> given_params(const Draft& draft) {
+  std::vector<std::string> names;
+  const std::string prefix = params_key("");
+  for (const Field& field : schema().fields()) {
+    const bool inside = field.path.rfind(prefix, 0) == 0 && !field.is_section();
+    if (inside && (draft.given(field.path) || draft.broken.count(&field) > 0)) {
+      names.push_back(field.path.substr(prefix.size()));
+    }
+  }
+  return names;
+}
+
+void check_optimizer_type(Draft& draft, const std::string& type) {
+  draft.problem(concat("optimizer.type: \"", type,
+                       "\" is known, not available in this version of shardwise; write \"Adam\", "
+                       "\"AdamW\" or \"SGD\""));
+}
+
+void check_sgd(Draft& draft) {
+  const bool sound = draft.sound({params_key("momentum"), params_key("dampening")});
+  const bool momentum = draft.value(params_key("momentum")).as_double() > 0;
+  const bool dampening = draft.value(params_key("dampening")).as_double() != 0;
+  if (sound && draft.is_true(params_key("nesterov")) && (!momentum || dampening)) {
+    draft.problem("optimizer.params.nesterov: true needs momentum > 0 and dampening 0");
+  }
+}
+
+void check_adamw(Draft& draft) {
+  if (!draft.is_true(params_key("adam_w_mode"))) {
+    draft.note(
+        "optimizer.params.adam_w_mode: false has no effect: AdamW always decouples weight "
+        "decay; for decay through the gradient write \"type\": \"Adam\"");
+    draft.derive(params_key("adam_w_mode"), Value::of(true), "derived from optimizer.type");
+  }
+}
+
+void check_optimizer(Draft& draft) {
+  if (!draft.sound({"optimizer.type"})) {
+    return;
+  }
+  const Value type = draft.value("optimizer.type");
+  const std::vector<std::string> given = given_params(draft);
+  if (type.is_null()) {
+    if (!given.empty()) {
+      draft.problem("optimizer.params is given without optimizer.type; add \"type\": \"AdamW\"");
+    }
+    return;
+  }
+  if (!is_available_optimizer(type.text)) {
+    check_optimizer_type(draft, type.text);
+    return;
+  }
+  const std::vector<std::string> settings = optimizer_settings(type.text);
+  for (const std::string& name : given) {
+    if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
+      const std::vector<std::string> near = nearest(name, settings);
+      draft.problem(concat(params_key(name), " is not a setting of ", type.text,
+                           near.empty() ? "" : concat("; did you mean ", join_or(near), "?"),
+                           near.empty() ? "; remove it" : ""));
+    }
+  }
+  if (type.text == "SGD") {
+    check_sgd(draft);
+  } else if (type.text == "AdamW") {
+    check_adamw(draft);
+  }
+}
+
+void check_scheduler(Draft& draft) {
+  const std::string prefix = "scheduler.params.";
+  const auto inside = [&](const Field& field) {
+    return field.path.rfind(prefix, 0) == 0 && !field.is_pattern() && draft.given(field.path);
+  };
+  const auto& fields = schema().fields();
+  if (draft.value("scheduler.type").is_null() &&
+      std::any_of(fields.begin(), fields.end(), inside)) {
+    draft.note("scheduler.params has no effect: there is no scheduler.type");
+  }
+}
+
+void check_zero(Draft& draft) {
+  if (draft.value("zero_optimization.overlap_comm").is_null()) {
+    draft.derive("zero_optimization.overlap_comm", Value::of(true), "default");
+  }
+  const bool sound = draft.sound({"zero_optimization.stage", "gradient_allreduce_op"});
+  if (sound && draft.value("gradient_allreduce_op").text == "sum" &&
+      draft.value("zero_optimization.stage").integer == 3) {
+    draft.problem(
+        "gradient_allreduce_op: \"sum\" is not possible with zero_optimization.stage 3; "
+        "write \"mean\" or a stage below 3");
+  }
+}
+
+void check_old_offload(Draft& draft) {
+  const std::pair<const char*, const char*> pairs[] = {{"cpu_offload", "offload_optimizer"},
+                                                       {"cpu_offload_param", "offload_param"}};
+  for (const auto& [old_name, new_name] : pairs) {
+    const std::string old_key = concat("zero_optimization.", old_name);
+    const std::string new_key = concat("zero_optimization.", new_name, ".device");
+    if (draft.given(old_key) && draft.given(new_key)) {
+      draft.problem(concat(old_key, " is the old form of zero_optimization.", new_name,
+                           ", and both are given; keep ", new_name));
+    }
+  }
+}
+
+void apply_environment(Draft& draft) {
+  const double seconds = draft.options.environment_timeout_seconds;
+  if (seconds > 0 && !draft.given("shardwise.timeout_seconds")) {
+    draft.derive("shardwise.timeout_seconds", Value::of(seconds),
+                 "environment (DEEPSPEED_TIMEOUT)");
+  }
+}
+
+}  // namespace
+
+void check_and_derive(Draft& draft) {
+  check_batch(draft);
+  check_ranks(draft);
+  check_loss_scale(draft);
+  check_dtypes(draft);
+  check_non_finite(draft);
+  check_optimizer(draft);
+  check_scheduler(draft);
+  check_zero(draft);
+  check_old_offload(draft);
+  apply_environment(draft);
+}
+
+}  // namespace shardwise::config

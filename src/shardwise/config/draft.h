@@ -1,0 +1,58 @@
+// A document on its way to Resolved: values with origins, and what is wrong so far.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/config/config.h"
+#include "shardwise/config/schema.h"
+
+namespace shardwise::config {
+
+struct Entry {
+  Value value;
+  std::string origin;
+  bool given = false;  // by the user, in the document
+};
+
+struct Draft {
+  LoadOptions options;
+  std::map<const Field*, Entry> entries;  // keys with a single value (no "*" and "[]")
+  std::set<const Field*> broken;          // keys whose value is wrong already
+  std::vector<std::string> problems;
+  std::vector<std::string> notes;
+  // Keys with the value "auto", and what to write instead.
+  std::vector<std::string> autos;
+
+  const Value& value(std::string_view path) const;
+  const Entry& entry(std::string_view path) const;
+  bool given(std::string_view path) const { return entry(path).given; }
+  bool is_true(std::string_view path) const { return value(path).boolean; }
+  // Whether the values of all these keys are right so far.
+  bool sound(std::initializer_list<std::string_view> paths) const;
+  void derive(std::string_view path, Value value, const std::string& origin);
+  void problem(std::string text) { problems.push_back(std::move(text)); }
+  void note(std::string text) { notes.push_back(std::move(text)); }
+};
+
+struct Resolved::State {
+  Config config;
+  LoadOptions options;
+  std::map<const Field*, Entry> entries;
+  std::vector<std::string> notes;
+};
+
+// Fills all entries: what the document gives, and the defaults. Collects unknown keys, wrong
+// values, features that do not exist, keys that are "auto".
+void read_document(const Value& document, Draft& draft);
+
+// Solves the batch sizes and other derived values and checks values against each other.
+void check_and_derive(Draft& draft);
+
+// Copies the values of all bound keys into the structs.
+Config make_config(const std::map<const Field*, Entry>& entries);
+
+}  // namespace shardwise::config

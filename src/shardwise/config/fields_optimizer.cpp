@@ -1,0 +1,141 @@
+// The optimizer and the learning-rate schedule.
+#include "shardwise/config/field.h"
+#include "shardwise/config/optimizer_types.h"
+
+namespace shardwise::config {
+namespace {
+
+constexpr const char* kPrefix = "optimizer.params.";
+
+void add_acting_params(FieldList& list) {
+  const std::string p = kPrefix;
+  list.acts(p + "lr", number(0).min(0), "Learning rate.", SW_MEMBER(optimizer.params.lr));
+  Shape betas;
+  betas.type = Type::kFloatList;
+  betas.length = 2;
+  list.acts(p + "betas", betas.min(0).below(1), "Decay rates of the two moments of Adam.",
+            SW_MEMBER(optimizer.params.betas));
+  list.acts(p + "eps", number(0).min(0), "Added to the root of the second moment.",
+            SW_MEMBER(optimizer.params.eps));
+  list.acts(p + "weight_decay", number(0).min(0), "Weight decay.",
+            SW_MEMBER(optimizer.params.weight_decay));
+  list.acts(p + "bias_correction", boolean(true), "Correct the moments of Adam for their start.",
+            SW_MEMBER(optimizer.params.bias_correction));
+  list.acts(p + "adam_w_mode", boolean(true),
+            "Adam: decouple weight decay from the gradient, as AdamW always does.",
+            SW_MEMBER(optimizer.params.adam_w_mode))
+      .derived();
+  list.acts(p + "momentum", number(0).min(0), "Momentum of SGD (and Muon).",
+            SW_MEMBER(optimizer.params.momentum));
+  list.acts(p + "dampening", number(0), "Dampening of the momentum of SGD.",
+            SW_MEMBER(optimizer.params.dampening));
+  list.acts(p + "nesterov", boolean(false), "Nesterov's momentum for SGD.",
+            SW_MEMBER(optimizer.params.nesterov));
+}
+
+void add_other_params(FieldList& list) {
+  const std::string p = kPrefix;
+  Field& torch_adam =
+      list.no_effect(p + "torch_adam", boolean(false), "Use torch's Adam instead of a fused one.",
+                     "the one Adam here follows torch's arithmetic");
+  FieldList::bind(torch_adam, SW_MEMBER(optimizer.params.torch_adam));
+  Field& amsgrad =
+      list.unavailable(p + "amsgrad", boolean(false), "Use the largest second moment seen so far.");
+  FieldList::bind(amsgrad, SW_MEMBER(optimizer.params.amsgrad));
+  list.no_effect(p + "set_grad_none", boolean(true), "Set .grad to None after a step.",
+                 "gradients live in the flat buffer of their unit");
+  list.no_effect(p + "fp32_optimizer_states", boolean(true), "Keep moments in fp32 under offload.",
+                 "moments are always fp32");
+  const char* one_kernel = "there is one update kernel, and it is fused";
+  list.no_effect(p + "foreach", boolean(false).null_too(), "torch: update with list operations.",
+                 one_kernel);
+  list.no_effect(p + "fused", boolean(false).null_too(), "torch: update with a fused kernel.",
+                 one_kernel);
+  list.no_effect(p + "capturable", boolean(false), "torch: allow capture as a CUDA graph.",
+                 one_kernel);
+  list.unavailable(p + "maximize", boolean(false), "torch: go up the gradient.");
+  list.unavailable(p + "differentiable", boolean(false), "torch: differentiate the update.");
+  list.unavailable(p + "max_grad_norm", number(0).or_null().min(0), "Gradient clipping.")
+      .instead("gradients are clipped by the top-level key gradient_clipping");
+}
+
+}  // namespace
+
+void add_optimizer_fields(FieldList& list) {
+  list.section("optimizer", "The optimizer, unless one is passed to initialize().");
+  Shape types = one_of(known_optimizer_types(), "").or_null();
+  types.any_case = true;
+  types.described = "\"Adam\", \"AdamW\" or \"SGD\"";
+  list.acts("optimizer.type", types, "Adam, AdamW or SGD. Others are not available yet.",
+            SW_MEMBER(optimizer.type));
+  list.no_effect("optimizer.legacy_fusion", boolean(false),
+                 "Fuse the fp16 weights of 1-bit optimizers in an older way.",
+                 "it belongs to the 1-bit optimizers");
+  list.section("optimizer.params", "Settings of the optimizer; which ones depends on its type.");
+  add_acting_params(list);
+  add_other_params(list);
+  list.parts(
+      "optimizer.type", kPrefix,
+      {{"eps_inside_sqrt", boolean(false), "Lamb: add eps before the root."},
+       {"max_coeff", number(10.0), "Lamb: largest trust ratio."},
+       {"min_coeff", number(0.01), "Lamb: smallest trust ratio."},
+       {"muon_lr", number(1e-3).or_null().min(0), "Muon: learning rate of matrices."},
+       {"adam_lr", number(1e-3).or_null().min(0), "Muon: learning rate of all else."},
+       {"ns_method", text("gram"), "Muon: form of the Newton-Schulz iteration."},
+       {"freeze_step", integer(100000).min(0), "1-bit: steps before compression starts."},
+       {"cuda_aware", boolean(false), "1-bit: MPI can read device memory."},
+       {"comm_backend_name", text("nccl"), "1-bit: communication library."},
+       {"var_freeze_step", integer(100000).min(0), "0/1 Adam: steps that update the variance."},
+       {"var_update_scaler", integer(16).min(1), "0/1 Adam: growth of the update interval."},
+       {"local_step_scaler", integer(32678).min(1), "0/1 Adam: growth of the local interval."},
+       {"local_step_clipper", integer(16).min(1), "0/1 Adam: longest local interval."},
+       {"coeff_beta", number(0.9), "1-bit Lamb: decay of the trust ratio."},
+       {"factor_max", number(4.0), "1-bit Lamb: largest correction of the ratio."},
+       {"factor_min", number(0.5), "1-bit Lamb: smallest correction of the ratio."},
+       {"factor_threshold", number(0.1), "1-bit Lamb: largest change of the correction."}});
+}
+
+void add_scheduler_fields(FieldList& list) {
+  list.section("scheduler", "The learning-rate schedule, unless one is passed to initialize().");
+  Field& type = list.unavailable("scheduler.type", text("").or_null(),
+                                 "LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, "
+                                 "WarmupCosineLR, or a class of torch.optim.lr_scheduler.");
+  FieldList::bind(type, SW_MEMBER(scheduler.type))
+      .instead("pass a torch scheduler through initialize(lr_scheduler=)");
+  list.section("scheduler.params", "Settings of the schedule; which ones depends on its type.");
+  Shape numbers;
+  numbers.type = Type::kAny;  // one number, or one for each parameter group
+  const auto per_group = [&](double value) {
+    numbers.default_value = Value::of(value);
+    numbers.nullable = true;
+    return numbers;
+  };
+  list.parts(
+      "scheduler.type", "scheduler.params.",
+      {{"lr_range_test_min_lr", per_group(1e-3), "LRRangeTest: first learning rate."},
+       {"lr_range_test_step_size", integer(2000).min(1), "LRRangeTest: steps of one interval."},
+       {"lr_range_test_step_rate", number(1.0), "LRRangeTest: growth in an interval."},
+       {"lr_range_test_staircase", boolean(false), "LRRangeTest: grow in stairs."},
+       {"cycle_min_lr", per_group(0.0).or_null(), "OneCycle: smallest learning rate."},
+       {"cycle_max_lr", per_group(0.0).or_null(), "OneCycle: largest learning rate."},
+       {"decay_lr_rate", number(0.0), "OneCycle: decay after the cycle."},
+       {"cycle_first_step_size", integer(2000).min(1), "OneCycle: steps upwards."},
+       {"cycle_second_step_size", integer(0).or_null().min(1), "OneCycle: steps downwards."},
+       {"cycle_first_stair_count", integer(0).null_too().min(0), "OneCycle: stairs upwards."},
+       {"cycle_second_stair_count", integer(0).or_null().min(0), "OneCycle: stairs downwards."},
+       {"decay_step_size", integer(0).min(0), "OneCycle: steps of one decay."},
+       {"cycle_momentum", boolean(true), "OneCycle: move the momentum against the rate."},
+       {"cycle_min_mom", number(0.8), "OneCycle: smallest momentum."},
+       {"cycle_max_mom", number(0.9), "OneCycle: largest momentum."},
+       {"decay_mom_rate", number(0.0), "OneCycle: decay of the momentum."},
+       {"warmup_min_lr", per_group(0.0), "Warmup: first learning rate."},
+       {"warmup_max_lr", per_group(1e-3), "Warmup: learning rate after the warm-up."},
+       {"warmup_num_steps", integer(1000).min(0), "Warmup: steps of the warm-up."},
+       {"warmup_type", one_of({"log", "linear"}, "log"), "Warmup: form of the warm-up."},
+       {"total_num_steps", integer(0).or_null().min(1), "WarmupDecayLR, Cosine: all steps."},
+       {"warmup_min_ratio", number(0.0), "WarmupCosineLR: first share of the rate."},
+       {"cos_min_ratio", number(1e-4), "WarmupCosineLR: last share of the rate."},
+       {"last_batch_iteration", integer(-1), "Step at which the schedule starts."}});
+}
+
+}  // namespace shardwise::config

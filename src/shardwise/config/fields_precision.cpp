@@ -1,0 +1,76 @@
+// Dtypes: fp16, bf16, data_types, torch_autocast, amp.
+#include "shardwise/config/field.h"
+
+namespace shardwise::config {
+namespace {
+
+void add_fp16_fields(FieldList& list) {
+  list.section("fp16", "Training in fp16 with fp32 master weights and a loss scale.");
+  list.acts("fp16.enabled", boolean(false), "Train in fp16.", SW_MEMBER(fp16.enabled));
+  list.acts("fp16.auto_cast", boolean(false), "Cast floating-point inputs of forward to fp16.",
+            SW_MEMBER(fp16.auto_cast));
+  list.acts("fp16.loss_scale", number(0).min(0),
+            "Factor on the loss before backward; 0: found dynamically.",
+            SW_MEMBER(fp16.loss_scale));
+  list.acts("fp16.initial_scale_power", integer(16).range(0, 127),
+            "The dynamic scale starts at 2 to this power.", SW_MEMBER(fp16.initial_scale_power));
+  list.acts("fp16.loss_scale_window", integer(1000).min(1),
+            "Steps without overflow after which the dynamic scale doubles.",
+            SW_MEMBER(fp16.loss_scale_window));
+  list.acts("fp16.hysteresis", integer(2).min(1),
+            "Overflows that are let pass before the dynamic scale is halved.",
+            SW_MEMBER(fp16.hysteresis));
+  list.acts("fp16.consecutive_hysteresis", boolean(false),
+            "Refill the hysteresis after each step without overflow.",
+            SW_MEMBER(fp16.consecutive_hysteresis));
+  list.acts("fp16.min_loss_scale", number(1).min(0), "The dynamic scale never goes below this.",
+            SW_MEMBER(fp16.min_loss_scale));
+  list.unavailable("fp16.fp16_master_weights_and_grads", boolean(false),
+                   "Keep master weights and gradients in fp16.");
+}
+
+void add_bf16_fields(FieldList& list) {
+  list.section("bf16", "Training in bf16 with fp32 master weights.").old_name("bfloat16");
+  list.acts("bf16.enabled", boolean(false), "Train in bf16.", SW_MEMBER(bf16.enabled));
+  list.acts("bf16.check_grad_overflow", boolean(true),
+            "Look for non-finite gradients; false is shardwise.non_finite = apply.",
+            SW_MEMBER(bf16.check_grad_overflow));
+  list.no_effect("bf16.immediate_grad_update", boolean(false),
+                 "Add gradients to the fp32 sum as soon as they exist.",
+                 "gradients are always added as soon as they exist");
+  list.unavailable("bf16.bf16_master_weights_and_grads", boolean(false),
+                   "Keep master weights and gradients in bf16.");
+  list.unavailable("bf16.bf16_optimizer_states", boolean(false), "Keep moments in bf16.");
+}
+
+}  // namespace
+
+void add_precision_fields(FieldList& list) {
+  add_fp16_fields(list);
+  add_bf16_fields(list);
+  list.section("data_types", "Dtypes besides the training dtype.");
+  list.acts("data_types.grad_accum_dtype", dtype("fp32").or_null(),
+            "Dtype in which gradients are summed: fp32 or the training dtype. Without it the "
+            "training dtype where one micro-batch makes a step, fp32 where several do.",
+            SW_MEMBER(data_types.grad_accum_dtype))
+      .derived();
+  list.checked("data_types.param_dtype", dtype("fp32").or_null(), "Must equal the training dtype.");
+  list.unavailable("data_types.buffer_dtype", dtype("fp32").or_null(),
+                   "Cast buffers to this dtype; null: they keep their own.");
+
+  list.section("torch_autocast", "fp32 parameters under torch.autocast.");
+  list.unavailable("torch_autocast.enabled", boolean(false), "Run forward under torch.autocast.");
+  list.part("torch_autocast.enabled", "torch_autocast.dtype", dtype("fp32").or_null(),
+            "Dtype of autocast.");
+  list.part("torch_autocast.enabled", "torch_autocast.lower_precision_safe_modules",
+            words({}).or_null(), "Module classes whose gradients travel in that dtype.");
+
+  list.section("amp", "NVIDIA Apex mixed precision.").removed();
+  list.unavailable("amp.enabled", boolean(false), "Train with Apex amp.")
+      .removed()
+      .instead("use fp16 or bf16");
+  list.part("amp.enabled", "amp.opt_level", text("").or_null(), "Passed to Apex.");
+  list.part("amp.enabled", "amp.*", any(), "Any other setting is passed to Apex.");
+}
+
+}  // namespace shardwise::config

@@ -1,0 +1,131 @@
+// Batch sizes, gradients, logging, and our own section.
+#include "shardwise/config/field.h"
+
+namespace shardwise::config {
+
+void add_batch_fields(FieldList& list) {
+  list.acts("train_batch_size", integer(0).or_null().min(1),
+            "Samples in one optimizer step over all ranks: micro-batch x accumulation x ranks.",
+            SW_MEMBER(batch.train_batch_size))
+      .derived();
+  list.acts("train_micro_batch_size_per_gpu", integer(0).or_null().min(1),
+            "Samples in one forward and backward pass of one rank.",
+            SW_MEMBER(batch.train_micro_batch_size_per_gpu))
+      .derived();
+  list.acts("gradient_accumulation_steps", integer(0).or_null().min(1),
+            "Forward and backward passes that make one optimizer step.",
+            SW_MEMBER(batch.gradient_accumulation_steps))
+      .derived();
+  list.unavailable("managed_gradient_accumulation", boolean(true),
+                   "The engine counts micro-batches; false leaves the boundary to the caller.");
+  list.acts("dataloader_drop_last", boolean(false),
+            "Drop the last incomplete batch of the loader made from training_data.",
+            SW_MEMBER(dataloader_drop_last));
+  list.checked("data_parallel_size", integer(0).or_null().min(1),
+               "Data-parallel ranks; must equal the ranks that there are.");
+  list.unavailable("sequence_parallel_size", integer(1).null_too().min(1),
+                   "Ranks that share one sequence.")
+      .also_off(Value::null());
+}
+
+void add_gradient_fields(FieldList& list) {
+  list.acts("gradient_clipping", number(0).min(0),
+            "Largest global gradient norm; larger gradients are scaled down to it. 0: off.",
+            SW_MEMBER(gradient_clipping));
+  list.acts("gradient_allreduce_op", one_of({"mean", "sum"}, "mean"),
+            "How gradients of the ranks combine. sum is not possible at stage 3.",
+            SW_MEMBER(gradient_allreduce_op));
+  Field& dtype_field = list.unavailable("communication_data_type", dtype("fp32").or_null(),
+                                        "Dtype in which gradients travel; null: their own.");
+  FieldList::bind(dtype_field, SW_MEMBER(communication_data_type));
+  list.unavailable("seq_parallel_communication_data_type", dtype("fp32"),
+                   "Dtype of gradient sums over sequence-parallel ranks.");
+  list.unavailable("prescale_gradients", boolean(false),
+                   "Divide gradients before they are summed instead of after.");
+  list.unavailable("gradient_predivide_factor", number(1.0).above(0),
+                   "Part of the division that happens before the sum.");
+  list.unavailable("sparse_gradients", boolean(false),
+                   "Send embedding gradients as index and row lists.")
+      .removed();
+  list.no_effect("disable_allgather", boolean(false),
+                 "Replace all-gather by broadcasts after the update.",
+                 "updated parameters come back in one all-gather a unit");
+  list.unavailable("graph_harvesting", boolean(false), "Capture the update as a CUDA graph.")
+      .removed();
+  list.no_effect("allgather_size", integer(500'000'000).min(0),
+                 "Old all-gather bucket, used with \"zero_optimization\": true.",
+                 "units are gathered whole");
+  list.no_effect("vocabulary_size", integer(0).or_null().min(1),
+                 "Vocabulary size, for a warning about its alignment.",
+                 "sizes need no alignment here");
+  list.unavailable("use_data_before_expert_parallelism", boolean(false),
+                   "Order of data and expert ranks.");
+}
+
+void add_logging_fields(FieldList& list) {
+  list.acts("steps_per_print", integer(0).or_null().min(0).inf_as_null(),
+            "Optimizer steps between progress lines; null, 0 or Infinity: never.",
+            SW_MEMBER(steps_per_print));
+  Field& breakdown = list.unavailable("wall_clock_breakdown", boolean(false),
+                                      "Print the time of forward, backward and step.");
+  FieldList::bind(breakdown, SW_MEMBER(wall_clock_breakdown));
+  list.unavailable("memory_breakdown", boolean(false), "Print memory use in each step.");
+  list.unavailable("dump_state", boolean(false), "Print the engine's state at initialisation.");
+  list.unavailable("log_level",
+                   one_of({"debug", "info", "warning", "error", "critical"}, "info").or_null(),
+                   "Lowest level of log lines.");
+  list.section("timers", "Timers.");
+  list.section("timers.throughput", "The timer of samples per second.");
+  const char* no_timer = "this version has no throughput timer";
+  list.no_effect("timers.throughput.enabled", boolean(true), "Measure samples per second.",
+                 no_timer);
+  list.no_effect("timers.throughput.synchronized", boolean(true),
+                 "Wait for the device when the time is read.", no_timer);
+}
+
+void add_own_fields(FieldList& list) {
+  list.section("shardwise", "Settings that DeepSpeed does not have.");
+  list.acts("shardwise.units", words({}),
+            "Block class names or module paths whose parameters form one unit each; empty: the "
+            "blocks that repeat in the model.",
+            SW_MEMBER(own.units));
+  list.acts("shardwise.strict", boolean(true), "Unknown keys are errors; false: they become notes.",
+            SW_MEMBER(own.strict));
+  list.acts("shardwise.deterministic", boolean(false),
+            "Use only kernels and algorithms that give the same bits in every run.",
+            SW_MEMBER(own.deterministic));
+  list.acts("shardwise.non_finite", one_of({"skip", "raise", "apply"}, "skip"),
+            "What a step with NaN or infinite gradients does in fp32 and bf16. apply: update "
+            "anyway. fp16 always skips.",
+            SW_MEMBER(own.non_finite))
+      .derived();
+  list.acts("shardwise.force_communication", boolean(false),
+            "Run every collective even with one process.", SW_MEMBER(own.force_communication));
+  list.acts("shardwise.keep_last_unit", boolean(true),
+            "Keep the unit that forward releases last gathered for backward, which needs it first.",
+            SW_MEMBER(own.keep_last_unit));
+  list.acts("shardwise.poison_released", boolean(false),
+            "Fill gather buffers with NaN on release, so that a stale read shows.",
+            SW_MEMBER(own.poison_released));
+  list.acts("shardwise.timeout_seconds", number(0).above(0),
+            "Seconds after which a collective that does not finish is an error.",
+            SW_MEMBER(own.timeout_seconds))
+      .derived();
+  Field& fused = list.unavailable("shardwise.fused_layers", one_of({"auto", "on", "off"}, "auto"),
+                                  "Carry out blocks of known model families by our own layers.");
+  FieldList::bind(fused, SW_MEMBER(own.fused_layers)).also_off(Value::of("off"));
+  Field& checkpointing = list.unavailable(
+      "shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
+      "Recompute activations in backward instead of keeping them.");
+  FieldList::bind(checkpointing, SW_MEMBER(own.activation_checkpointing))
+      .instead("turn on the model's own checkpointing (gradient_checkpointing_enable)");
+  Field& overlap = list.unavailable("shardwise.overlap_parameter_gather", boolean(false),
+                                    "Gather updated parameters behind the next forward.");
+  FieldList::bind(overlap, SW_MEMBER(own.overlap_parameter_gather));
+  list.unavailable("shardwise.token_weighted_loss", boolean(false),
+                   "Weight each micro-batch by its number of target tokens.");
+  list.unavailable("shardwise.hybrid_shard_size", integer(1).min(1),
+                   "Ranks that share one copy of the parameters; other groups hold replicas.");
+}
+
+}  // namespace shardwise::config

@@ -1,0 +1,25 @@
+// JSON text to Value.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardwise/config/json_value.h"
+
+namespace shardwise::config {
+
+// Lists and objects may be nested this deep; real documents need 9.
+inline constexpr int kMaxJsonDepth = 64;
+// Larger documents are refused: real ones have a few kilobytes.
+inline constexpr std::size_t kMaxJsonBytes = std::size_t{4} << 20;
+
+// Reads one JSON document: UTF-8, an optional byte-order mark, comments (//, /* */, #), trailing
+// commas, and Python's Infinity, -Infinity and NaN. Throws ConfigError that starts with `source`
+// and names line and column. A key that appears twice in an object is not fatal here: it is
+// described in `duplicates`, so that it can be reported together with what else is wrong.
+Value parse_json(std::string_view text, const std::string& source,
+                 std::vector<std::string>* duplicates);
+
+}  // namespace shardwise::config

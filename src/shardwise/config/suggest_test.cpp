@@ -1,0 +1,63 @@
+#include "shardwise/config/suggest.h"
+
+#include <gtest/gtest.h>
+
+namespace shardwise::config {
+namespace {
+
+std::string advise(const std::string& section, const std::string& key) {
+  return advice(*schema().find(section), key);
+}
+
+TEST(Suggest, EditDistanceOfKnownPairs) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("stage", "stgae"), 1);  // neighbours swapped
+  EXPECT_EQ(edit_distance("stge", "stage"), 1);
+  EXPECT_EQ(edit_distance("ca", "abc"), 3);  // optimal string alignment, not full Damerau
+}
+
+TEST(Suggest, NearestIsSortedAndShort) {
+  const std::vector<std::string> names = {"stage", "stages", "age", "usage", "stag", "storage"};
+  const auto near = nearest("stagee", names);
+  ASSERT_FALSE(near.empty());
+  EXPECT_LE(near.size(), 3U);
+  EXPECT_TRUE(near[0] == "stage" || near[0] == "stages");
+  EXPECT_TRUE(nearest("something_else", names).empty());
+  EXPECT_EQ(nearest("STAGE", names)[0], "stage");
+}
+
+TEST(Suggest, SameSectionFirst) {
+  EXPECT_EQ(advise("zero_optimization", "stge"), "did you mean stage?");
+  EXPECT_EQ(advise("", "gradient_accumulation_step"),
+            "did you mean gradient_accumulation_steps?");
+  EXPECT_EQ(advise("", "gradient-clipping"), "did you mean gradient_clipping?");
+}
+
+TEST(Suggest, SaysWhereAMisplacedKeyBelongs) {
+  EXPECT_EQ(advise("", "stage"), "stage belongs under zero_optimization");
+  EXPECT_EQ(advise("", "lr"), "lr belongs under optimizer.params");
+  EXPECT_EQ(advise("optimizer", "lr"), "lr belongs under optimizer.params");
+  EXPECT_EQ(advise("zero_optimization", "gradient_clipping"),
+            "gradient_clipping belongs at the top level");
+  EXPECT_EQ(advise("fp16", "stage3_prefetch_bucket_size"),
+            "stage3_prefetch_bucket_size belongs under zero_optimization");
+}
+
+TEST(Suggest, FindsAMisspeltKeyOfAnotherSection) {
+  EXPECT_EQ(advise("", "reduce_bucket_sise"),
+            "did you mean zero_optimization.reduce_bucket_size?");
+}
+
+TEST(Suggest, DottedKeysAreToBeNested) {
+  EXPECT_EQ(advise("", "fp16.enabled"), "write it nested, as enabled inside fp16");
+}
+
+TEST(Suggest, ListsKeysWhenNothingIsNear) {
+  EXPECT_EQ(advise("timers", "qqqqqqqq"), "known here: throughput");
+  EXPECT_NE(advise("", std::string(5000, 'q')).find(" more"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shardwise::config

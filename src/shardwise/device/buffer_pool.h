@@ -1,0 +1,33 @@
+// Buffers that are allocated once and handed out again, so that a steady step allocates nothing and
+// sees the same addresses every time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace shardwise::device {
+
+// Byte buffers on one device, by exact size. Not thread-safe: one pool belongs to one engine thread.
+// A buffer that is given back must not be in use by another stream than the one that takes it next;
+// the owner waits for its own asynchronous work first.
+class BufferPool {
+ public:
+  explicit BufferPool(at::Device device) : device_(device) {}
+
+  // A uint8 tensor of `bytes` bytes: a free one of that size, else a new one.
+  at::Tensor take(std::int64_t bytes);
+  void give_back(at::Tensor buffer);
+
+  // All bytes that the pool has allocated, handed out or not.
+  std::int64_t allocated_bytes() const { return allocated_bytes_; }
+  at::Device device() const { return device_; }
+
+ private:
+  at::Device device_;
+  std::vector<at::Tensor> free_;
+  std::int64_t allocated_bytes_ = 0;
+};
+
+}  // namespace shardwise::device

@@ -1,0 +1,39 @@
+// The CUDA side of this module, declared for builds with and without CUDA: cuda/*.cu defines it
+// with nvcc, no_cuda/no_cuda.cpp throws. Same meaning as the public functions of the same name.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shardwise/kernels/boundary.h"
+#include "shardwise/kernels/types.h"
+#include "shardwise/kernels/update.h"
+
+namespace shardwise::kernels {
+
+struct BoundaryRecords;  // boundary_logic.h
+
+namespace cuda {
+
+std::vector<int> architectures();
+
+void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step);
+void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
+                const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
+void sum_of_squares(const Place& place, const ChunkTable& table, double* partials);
+
+void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
+                          std::uint64_t order_hash, const std::uint8_t* written,
+                          std::int64_t parameters, void* record);
+void finish_boundary(const Place& place, const BoundaryRecords& records, std::int64_t parameters,
+                     const BoundaryRule& rule, LossScaleState* state, std::uint8_t* active_out,
+                     std::int32_t* step, StepDecision* decision, BoundaryResult* result);
+
+void sum_ranked(const Place& place, void* out, DType out_dtype, const void* in, DType in_dtype,
+                int world, std::int64_t n, std::int64_t stride, double scale, bool accumulate);
+void copy(const Place& place, void* out, const void* in, std::int64_t bytes);
+
+}  // namespace cuda
+}  // namespace shardwise::kernels

@@ -1,0 +1,347 @@
+// One block updates one chunk. The groups travel in the kernel's arguments, kGroupsPerLaunch at a
+// time.
+#include <algorithm>
+#include <type_traits>
+
+#include "shardwise/kernels/cuda/cuda_kernels.h"
+#include "shardwise/kernels/cuda/launch.cuh"
+#include "shardwise/kernels/cuda/vectors.cuh"
+#include "shardwise/kernels/formulas.h"
+
+namespace shardwise::kernels::cuda {
+namespace {
+
+// Four blocks a multiprocessor of at most 64 registers a thread keep 1024 threads with 100 bytes of
+// loads each in flight: several times what latency × bandwidth of an H200 asks for.
+constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor = 4;
+
+// 48 bytes each: within the 4 KB that every architecture takes as arguments.
+constexpr int kGroupsPerLaunch = 32;
+
+template <typename Group>
+struct GroupBatch {
+  Group groups[kGroupsPerLaunch];
+  int first;
+  int count;
+};
+
+struct AdamRule {
+  using Scalars = AdamScalars;
+  static constexpr int kStates = 2;
+  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
+                                                 float (&state)[2]) {
+    adam_element(s, g, p, state[0], state[1]);
+  }
+};
+
+struct SgdMomentumRule {
+  using Scalars = SgdScalars;
+  static constexpr int kStates = 1;
+  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
+                                                 float (&state)[2]) {
+    sgd_momentum_element(s, g, p, state[0]);
+  }
+};
+
+struct SgdPlainRule {
+  using Scalars = SgdScalars;
+  static constexpr int kStates = 0;
+  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
+                                                 float (&)[2]) {
+    sgd_plain_element(s, g, p);
+  }
+};
+
+// The arrays of one chunk, at its first element.
+template <typename G, typename P>
+struct ChunkArrays {
+  float* master;
+  float* state[2];
+  const G* gradient;
+  P* parameter;
+
+  __device__ __forceinline__ ChunkArrays(const ShardPointers& shard, std::int64_t offset)
+      : master(shard.master + offset),
+        state{shard.state[0] + offset, shard.state[1] + offset},
+        gradient(static_cast<const G*>(shard.gradient) + offset),
+        parameter(static_cast<P*>(shard.parameter) + offset) {}
+
+  template <int kStates>
+  __device__ __forceinline__ bool aligned4(int at) const {
+    bool aligned = is_aligned4(master + at) && is_aligned4(gradient + at);
+    for (int k = 0; k < kStates; ++k) {
+      aligned = aligned && is_aligned4(state[k] + at);
+    }
+    if constexpr (!std::is_same_v<P, Nothing>) {
+      aligned = aligned && is_aligned4(parameter + at);
+    }
+    return aligned;
+  }
+};
+
+template <typename Rule, typename G, typename P>
+__device__ __forceinline__ void update_one(const ChunkArrays<G, P>& a,
+                                           const typename Rule::Scalars& s, int i) {
+  float p = a.master[i];
+  float state[2] = {};
+  for (int k = 0; k < Rule::kStates; ++k) {
+    state[k] = a.state[k][i];
+  }
+  Rule::element(s, to_float32(a.gradient[i]), p, state);
+  a.master[i] = p;
+  for (int k = 0; k < Rule::kStates; ++k) {
+    a.state[k][i] = state[k];
+  }
+  if constexpr (!std::is_same_v<P, Nothing>) {
+    from_float32(p, a.parameter + i);
+  }
+}
+
+// Four neighbouring elements in registers; loading is apart from the rest so that two quads can be
+// in flight.
+struct Quad {
+  Floats4 p;
+  Floats4 state[2];
+  Floats4 g;
+
+  template <typename Rule, typename G, typename P>
+  __device__ __forceinline__ void load(const ChunkArrays<G, P>& a, int i) {
+    g = load4(a.gradient + i);
+    p = load4(a.master + i);
+    for (int k = 0; k < Rule::kStates; ++k) {
+      state[k] = load4(a.state[k] + i);
+    }
+  }
+
+  template <typename Rule, typename G, typename P>
+  __device__ __forceinline__ void update_and_store(const ChunkArrays<G, P>& a,
+                                                   const typename Rule::Scalars& s, int i) {
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      float one[2] = {};
+      for (int k = 0; k < Rule::kStates; ++k) {
+        one[k] = state[k].at[lane];
+      }
+      Rule::element(s, g.at[lane], p.at[lane], one);
+      for (int k = 0; k < Rule::kStates; ++k) {
+        state[k].at[lane] = one[k];
+      }
+    }
+    store4(p, a.master + i);
+    for (int k = 0; k < Rule::kStates; ++k) {
+      store4(state[k], a.state[k] + i);
+    }
+    if constexpr (!std::is_same_v<P, Nothing>) {
+      store4(p, a.parameter + i);
+    }
+  }
+};
+
+template <typename Rule, typename G, typename P>
+__device__ __forceinline__ void update_chunk(const ShardPointers& shard, const Chunk& chunk,
+                                             const typename Rule::Scalars& s) {
+  const ChunkArrays<G, P> a(shard, chunk.offset);
+  const int n = chunk.length;
+  const int thread = static_cast<int>(threadIdx.x);
+  // Chunks of packed parameters may begin anywhere: up to three elements come first, one by one.
+  int head = static_cast<int>(-chunk.offset & 3);
+  head = head < n ? head : n;
+  const int end = a.template aligned4<Rule::kStates>(head) ? head + (n - head) / 4 * 4 : head;
+  constexpr int kQuadsApart = 4 * kThreads;
+  int i = head + 4 * thread;
+  for (; i + kQuadsApart < end; i += 2 * kQuadsApart) {
+    Quad first;
+    Quad second;
+    first.load<Rule>(a, i);
+    second.load<Rule>(a, i + kQuadsApart);
+    first.update_and_store<Rule>(a, s, i);
+    second.update_and_store<Rule>(a, s, i + kQuadsApart);
+  }
+  if (i < end) {
+    Quad quad;
+    quad.load<Rule>(a, i);
+    quad.update_and_store<Rule>(a, s, i);
+  }
+  if (thread < head) {
+    update_one<Rule>(a, s, thread);
+  }
+  for (int k = end + thread; k < n; k += kThreads) {
+    update_one<Rule>(a, s, k);
+  }
+}
+
+template <typename Rule, typename G>
+__device__ __forceinline__ void choose_parameter(const ShardPointers& shard, const Chunk& chunk,
+                                                 const typename Rule::Scalars& s) {
+  if (shard.parameter == nullptr || shard.parameter == shard.master) {
+    update_chunk<Rule, G, Nothing>(shard, chunk, s);
+  } else if (shard.parameter_dtype == DType::kFloat32) {
+    update_chunk<Rule, G, float>(shard, chunk, s);
+  } else if (shard.parameter_dtype == DType::kFloat16) {
+    update_chunk<Rule, G, Half>(shard, chunk, s);
+  } else {
+    update_chunk<Rule, G, BFloat16>(shard, chunk, s);
+  }
+}
+
+template <typename Rule>
+__device__ __forceinline__ void choose_gradient(const ShardPointers& shard, const Chunk& chunk,
+                                                const typename Rule::Scalars& s) {
+  if (shard.gradient_dtype == DType::kFloat32) {
+    choose_parameter<Rule, float>(shard, chunk, s);
+  } else if (shard.gradient_dtype == DType::kFloat16) {
+    choose_parameter<Rule, Half>(shard, chunk, s);
+  } else {
+    choose_parameter<Rule, BFloat16>(shard, chunk, s);
+  }
+}
+
+// What the blocks of a launch share besides the groups.
+struct UpdateArguments {
+  ChunkTable table;
+  const StepDecision* decision;
+  const std::uint8_t* active;
+  const std::int32_t* step;
+};
+
+// The block's index into the batch, or −1 if its chunk does not move in this launch.
+template <typename Group>
+__device__ __forceinline__ int index_in_batch(const UpdateArguments& arguments, const Chunk& chunk,
+                                              const GroupBatch<Group>& batch) {
+  const bool active = arguments.active == nullptr || arguments.active[chunk.parameter] != 0;
+  const int index = chunk.group - batch.first;
+  return active && arguments.decision->apply != 0 && index >= 0 && index < batch.count ? index : -1;
+}
+
+__global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void adam_kernel(
+    const UpdateArguments arguments, const __grid_constant__ GroupBatch<AdamGroup> batch) {
+  const Chunk chunk = arguments.table.chunks[blockIdx.x];
+  const int index = index_in_batch(arguments, chunk, batch);
+  if (index < 0) {
+    return;
+  }
+  __shared__ AdamScalars scalars;
+  if (threadIdx.x == 0) {
+    scalars = adam_scalars(batch.groups[index], arguments.step[chunk.parameter],
+                           arguments.decision->gradient_multiplier);
+  }
+  __syncthreads();
+  const AdamScalars s = scalars;
+  choose_gradient<AdamRule>(arguments.table.segments[chunk.segment], chunk, s);
+}
+
+__global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void sgd_kernel(
+    const UpdateArguments arguments, const __grid_constant__ GroupBatch<SgdGroup> batch) {
+  const Chunk chunk = arguments.table.chunks[blockIdx.x];
+  const int index = index_in_batch(arguments, chunk, batch);
+  if (index < 0) {
+    return;
+  }
+  const SgdScalars s = sgd_scalars(batch.groups[index], arguments.step[chunk.parameter],
+                                   arguments.decision->gradient_multiplier);
+  const ShardPointers shard = arguments.table.segments[chunk.segment];
+  if (s.has_momentum) {
+    choose_gradient<SgdMomentumRule>(shard, chunk, s);
+  } else {
+    choose_gradient<SgdPlainRule>(shard, chunk, s);
+  }
+}
+
+// Launches `kernel` once for each batch of groups.
+template <typename Group>
+void launch_updates(void (*kernel)(UpdateArguments, GroupBatch<Group>), const char* name,
+                    const Place& place, const UpdateArguments& arguments,
+                    const std::vector<Group>& groups) {
+  if (arguments.table.chunk_count == 0) {
+    return;
+  }
+  const auto count = static_cast<int>(groups.size());
+  for (int first = 0; first < count; first += kGroupsPerLaunch) {
+    GroupBatch<Group> batch = {};
+    batch.first = first;
+    batch.count = std::min(kGroupsPerLaunch, count - first);
+    std::copy_n(groups.begin() + first, batch.count, batch.groups);
+    kernel<<<grid_size(arguments.table.chunk_count), kThreads, 0, stream_of(place)>>>(arguments,
+                                                                                      batch);
+    check_launch(name);
+  }
+}
+
+// Elements come in eights, thread by thread, wherever the chunk begins: the order of the sum
+// depends on the length only.
+template <typename G>
+__device__ __forceinline__ double thread_square_sum(const G* gradient, int n) {
+  constexpr int kEight = 8;
+  double sums[2] = {0.0, 0.0};
+  const bool aligned = is_aligned4(gradient);
+  for (int i = kEight * static_cast<int>(threadIdx.x); i < n; i += kEight * kThreads) {
+    float values[kEight] = {};
+    if (aligned && i + kEight <= n) {
+      *reinterpret_cast<Floats4*>(values) = load4(gradient + i);
+      *reinterpret_cast<Floats4*>(values + 4) = load4(gradient + i + 4);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kEight; ++k) {
+        values[k] = i + k < n ? to_float32(gradient[i + k]) : 0.0F;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kEight; ++k) {
+      const double value = values[k];
+      sums[k & 1] = fma(value, value, sums[k & 1]);
+    }
+  }
+  return sums[0] + sums[1];
+}
+
+__global__ __launch_bounds__(kThreads) void sum_of_squares_kernel(const ChunkTable table,
+                                                                  double* partials) {
+  const Chunk chunk = table.chunks[blockIdx.x];
+  const ShardPointers shard = table.segments[chunk.segment];
+  double sum = 0.0;
+  if (shard.gradient_dtype == DType::kFloat32) {
+    sum = thread_square_sum(static_cast<const float*>(shard.gradient) + chunk.offset, chunk.length);
+  } else if (shard.gradient_dtype == DType::kFloat16) {
+    sum = thread_square_sum(static_cast<const Half*>(shard.gradient) + chunk.offset, chunk.length);
+  } else {
+    sum = thread_square_sum(static_cast<const BFloat16*>(shard.gradient) + chunk.offset,
+                            chunk.length);
+  }
+  __shared__ double lanes[kThreads];
+  lanes[threadIdx.x] = sum;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) {
+      lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    }
+  }
+  if (threadIdx.x == 0) {
+    partials[blockIdx.x] = lanes[0];
+  }
+}
+
+}  // namespace
+
+void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step) {
+  launch_updates(adam_kernel, "adam_update", place, {table, decision, active, step}, groups);
+}
+
+void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
+                const StepDecision* decision, const std::uint8_t* active,
+                const std::int32_t* step) {
+  launch_updates(sgd_kernel, "sgd_update", place, {table, decision, active, step}, groups);
+}
+
+void sum_of_squares(const Place& place, const ChunkTable& table, double* partials) {
+  if (table.chunk_count == 0) {
+    return;
+  }
+  sum_of_squares_kernel<<<grid_size(table.chunk_count), kThreads, 0, stream_of(place)>>>(table,
+                                                                                         partials);
+  check_launch("sum_of_squares");
+}
+
+}  // namespace shardwise::kernels::cuda

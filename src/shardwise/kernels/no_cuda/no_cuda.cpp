@@ -1,0 +1,47 @@
+// Null twin of cuda/*.cu for builds without nvcc.
+#include "shardwise/base/error.h"
+#include "shardwise/kernels/cuda/cuda_kernels.h"
+
+namespace shardwise::kernels::cuda {
+namespace {
+
+[[noreturn]] void refuse(const char* name) {
+  throw InternalError(std::string(name) +
+                      ": CUDA asked for, but this library was built without CUDA");
+}
+
+}  // namespace
+
+std::vector<int> architectures() { return {}; }
+
+void adam_update(const Place&, const ChunkTable&, const std::vector<AdamGroup>&,
+                 const StepDecision*, const std::uint8_t*, const std::int32_t*) {
+  refuse("adam_update");
+}
+
+void sgd_update(const Place&, const ChunkTable&, const std::vector<SgdGroup>&, const StepDecision*,
+                const std::uint8_t*, const std::int32_t*) {
+  refuse("sgd_update");
+}
+
+void sum_of_squares(const Place&, const ChunkTable&, double*) { refuse("sum_of_squares"); }
+
+void fill_boundary_record(const Place&, const ChunkTable&, const double*, std::uint64_t,
+                          const std::uint8_t*, std::int64_t, void*) {
+  refuse("fill_boundary_record");
+}
+
+void finish_boundary(const Place&, const BoundaryRecords&, std::int64_t, const BoundaryRule&,
+                     LossScaleState*, std::uint8_t*, std::int32_t*, StepDecision*,
+                     BoundaryResult*) {
+  refuse("finish_boundary");
+}
+
+void sum_ranked(const Place&, void*, DType, const void*, DType, int, std::int64_t, std::int64_t,
+                double, bool) {
+  refuse("sum_ranked");
+}
+
+void copy(const Place&, void*, const void*, std::int64_t) { refuse("convert"); }
+
+}  // namespace shardwise::kernels::cuda

@@ -1,0 +1,98 @@
+// Units: the parameters that are gathered, reduced and updated together, normally one transformer
+// block. A unit has one segment for each combination of dtype and trainability among its parameters.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/params/flat_storage.h"
+#include "shardwise/params/layout.h"
+
+namespace shardwise::params {
+
+// A mesh axis by name; `comm` resolves it to a group of ranks.
+inline constexpr const char* kShardAxis = "shard";
+inline constexpr const char* kReplicateAxis = "replicate";
+
+// What a front end says about one parameter.
+struct ParameterSpec {
+  std::string name;                  // canonical, as state_dict() has it
+  std::vector<std::string> aliases;  // other names of the same tensor (tied weights)
+  at::Tensor tensor;                 // the leaf; its storage is taken over
+  at::ScalarType dtype;              // dtype to train in
+  int group = 0;                     // index of the optimizer's parameter group
+};
+
+// What a front end says about one unit. `uses` lists units whose parameters this unit reads too
+// (tied weights): they stay gathered while this one is in use.
+struct UnitSpec {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+  std::vector<int> uses;
+};
+
+// One parameter inside a segment.
+struct Parameter {
+  std::string name;
+  std::vector<std::string> aliases;
+  at::Tensor tensor;  // the user's leaf, now a view of the segment's storage
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  Range place;        // elements within the segment
+  int group = 0;      // parameter group of the optimizer; -1 when not trainable
+  int trainable = -1; // index among all trainable parameters; -1 when not trainable
+};
+
+// Where the data of a shard is kept. Optimizer and checkpoint ask the handle each time and never keep
+// the pointer, so that the data may move between memory tiers.
+enum class Tier { kDevice, kPinnedHost, kFile };
+
+class ShardHandle {
+ public:
+  ShardHandle() = default;
+  explicit ShardHandle(at::Tensor data, Tier tier = Tier::kDevice)
+      : data_(std::move(data)), tier_(tier) {}
+  // The elements, contiguous; undefined when nothing is held.
+  const at::Tensor& data() const { return data_; }
+  Tier tier() const { return tier_; }
+  std::int64_t bytes() const;
+
+ private:
+  at::Tensor data_;
+  Tier tier_ = Tier::kDevice;
+};
+
+// Parameters of one dtype and trainability. Copyable only by reference: parameters point into it.
+struct Segment {
+  std::string name;  // "model.layers.3 (bfloat16)"
+  int id = -1;       // index among all segments of the engine
+  at::ScalarType dtype = at::kFloat;
+  bool trainable = false;
+  bool sharded = false;  // parameters are released between uses
+  const char* shard_axis = kShardAxis;
+  const char* reduce_axis = kShardAxis;
+  SegmentLayout layout;
+  std::vector<Parameter> parameters;
+  FlatStorage storage;
+  at::Tensor full;    // [layout.numel] in `dtype` while not sharded, else undefined
+  ShardHandle shard;  // this rank's slice in `dtype`; a view of `full` while not sharded
+  ShardHandle initial_fp32;  // the slice before it was rounded to `dtype`; undefined for fp32
+
+  std::int64_t bytes() const;  // of all parameters with padding
+};
+
+struct Unit {
+  int id = -1;
+  std::string name;
+  std::vector<std::unique_ptr<Segment>> segments;
+  std::vector<int> uses;
+  bool sharded = false;
+
+  std::int64_t numel() const;  // with padding
+};
+
+}  // namespace shardwise::params

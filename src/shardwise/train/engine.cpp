@@ -1,0 +1,276 @@
+#include "shardwise/train/engine.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/base/check.h"
+#include "shardwise/base/log.h"
+#include "shardwise/precision/loss_scale.h"
+#include "shardwise/zero/equal_start.h"
+
+namespace shardwise::train {
+namespace {
+
+// fp32 and bf16 runs end after this many non-finite steps in a row: they do not recover.
+constexpr int kMaxNonFiniteInARow = 20;
+
+// Units of at most this many elements stay gathered, smallest first, as long as all of them together
+// stay within the second limit.
+std::vector<bool> persistent_units(const std::vector<params::UnitSpec>& units,
+                                   const config::ZeroConfig& zero) {
+  std::vector<std::pair<std::int64_t, std::size_t>> small;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    std::int64_t numel = 0;
+    for (const params::ParameterSpec& parameter : units[i].parameters) {
+      numel += parameter.tensor.numel();
+    }
+    if (numel <= zero.param_persistence_threshold) {
+      small.emplace_back(numel, i);
+    }
+  }
+  std::sort(small.begin(), small.end());
+  std::vector<bool> persistent(units.size(), false);
+  std::int64_t total = 0;
+  for (const auto& [numel, unit] : small) {
+    total += numel;
+    if (total > zero.model_persistence_threshold) {
+      break;
+    }
+    persistent[unit] = true;
+  }
+  return persistent;
+}
+
+params::RegistryOptions registry_options(const EngineOptions& options,
+                                         const comm::ShardChannels& channels,
+                                         const zero::ZeroPlan& plan,
+                                         const std::vector<params::UnitSpec>& units) {
+  zero::check_same_parameters(*channels.gather, units, options.device);
+  const auto persistent = persistent_units(units, options.config.zero);
+  return {.rank = channels.gather->rank(),
+          .world_size = channels.gather->size(),
+          .device = options.device,
+          .shard_masters = plan.shard_optimizer,
+          .shard_parameters =
+              [plan, persistent](const params::Unit& unit) {
+                return plan.shard_parameters && !persistent[unit.id];
+              },
+          .make_equal = zero::ValueBroadcast(*channels.gather)};
+}
+
+zero::GathererOptions gatherer_options(const config::Config& config,
+                                       const params::Registry& registry) {
+  zero::GathererOptions options;
+  std::int64_t largest = 1;
+  for (const auto& unit : registry.units()) {
+    largest = std::max(largest, unit->numel());
+  }
+  // The ring has two buffers for units ahead unless the bucket is smaller than one unit.
+  const std::int64_t bucket = config.zero.prefetch_bucket_size;
+  options.prefetch_depth =
+      !config.zero.overlap_comm || bucket == 0 ? 0 : (bucket <= largest ? 1 : 2);
+  options.max_live_elements = config.zero.max_live_parameters;
+  options.keep_last = config.own.keep_last_unit;
+  options.poison = config.own.poison_released;
+  return options;
+}
+
+zero::ReducerOptions reducer_options(const config::Config& config, const zero::ZeroPlan& plan,
+                                     int world_size) {
+  return {.plan = plan,
+          .accumulation_dtype = precision::dtype_of(config.data_types.grad_accum_dtype),
+          .scale = config.gradient_allreduce_op == "sum" ? 1.0 : 1.0 / world_size,
+          .max_in_flight_elements = config.zero.reduce_bucket_size};
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
+               std::vector<params::UnitSpec> units)
+    : options_(options),
+      channels_(std::move(channels)),
+      plan_(zero::ZeroPlan::from_stage(options.config.zero.stage)),
+      registry_(std::move(units), registry_options(options, channels_, plan_, units)),
+      gatherer_(registry_, *channels_.gather, order_hash_, options.device,
+                gatherer_options(options.config, registry_)),
+      reducer_(registry_, *channels_.reduce, order_hash_, options.device,
+               reducer_options(options.config, plan_, channels_.reduce->size())),
+      driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_)),
+      full_state_(registry_, channels_, plan_) {
+  if (!options_.rule.empty()) {
+    optimizer_ = std::make_unique<zero::ShardedOptimizer>(
+        registry_, reducer_, optim::make_update_rule(options_.rule, options_.with_momentum), plan_,
+        channels_.gather->rank());
+    boundary_ = std::make_unique<zero::Boundary>(*channels_.reduce, options_.device,
+                                                 registry_.trainable_count(),
+                                                 optimizer_->norm_chunk_count(), boundary_rule());
+  }
+  driver_->install();
+}
+
+Engine::~Engine() {
+  driver_->uninstall();
+  driver_.reset();  // hooks that outlive the engine find nothing
+}
+
+kernels::BoundaryRule Engine::boundary_rule() const {
+  kernels::BoundaryRule rule;
+  rule.loss_scale = precision::loss_scale_rule(options_.config);
+  rule.clip = options_.config.gradient_clipping;
+  rule.skip_non_finite = options_.config.own.non_finite != "apply";
+  return rule;
+}
+
+at::Tensor Engine::scale_loss(const at::Tensor& loss, double divisor) const {
+  const at::Tensor part = divisor == 1.0 ? loss : loss / divisor;
+  return boundary_ && options_.config.fp16.enabled ? part * boundary_->loss_scale() : part;
+}
+
+void Engine::step(const std::vector<optim::GroupValues>& groups) {
+  SW_USER_CHECK(UsageError, optimizer_ != nullptr,
+                "step() needs an optimizer: name one in the configuration (\"optimizer\": "
+                "{\"type\": \"AdamW\"}) or pass optimizer= to initialize()");
+  check_last_step();
+  SW_USER_CHECK(UsageError, !reducer_.empty(),
+                "step() was called but no gradient has arrived since the last step: call "
+                "engine.backward(loss) first");
+  registry_.check_intact();
+  const at::NoGradGuard no_grad;
+  gatherer_.release_all();
+  reducer_.finish();
+  const kernels::Place place = zero::place_on(options_.device);
+  boundary_->decide(place, optimizer_->norm_table(), reducer_.written(), order_hash_.value());
+  order_hash_.reset();
+  optimizer_->update(place, *boundary_, groups);
+  optimizer_->gather_updated(*channels_.gather, order_hash_);
+  reducer_.clear();
+  unchecked_ = true;
+  if (options_.device.is_cpu()) {
+    check_last_step();
+  }
+}
+
+const kernels::BoundaryResult* Engine::last_result() {
+  if (!boundary_ || !boundary_->result()) {
+    return nullptr;
+  }
+  return &*boundary_->result();
+}
+
+// Errors of a step are raised where all ranks come by: at its end on the CPU, at the next step on a
+// GPU, where the host does not know the outcome before.
+void Engine::check_last_step() {
+  if (!unchecked_) {
+    return;
+  }
+  unchecked_ = false;
+  const kernels::BoundaryResult result = *last_result();
+  SW_USER_CHECK(CommunicationError, result.order_mismatch == 0,
+                "the ranks did different things in the last step, which was not applied: ",
+                explain_order_difference(*channels_.gather, order_hash_, registry_,
+                                         options_.device),
+                ". Every rank must run the same blocks in the same order.");
+  if (result.overflow == 0) {
+    non_finite_in_a_row_ = 0;
+    return;
+  }
+  report_non_finite(result);
+}
+
+void Engine::report_non_finite(const kernels::BoundaryResult& result) {
+  const std::string where =
+      concat("the gradient of ",
+             result.bad_parameter >= 0
+                 ? registry_.trainable(result.bad_parameter).parameter().name
+                 : std::string("a parameter"),
+             " is not finite (shard of rank ", result.bad_rank, ")");
+  if (options_.config.fp16.enabled) {
+    SW_USER_CHECK(UsageError, result.at_min_scale == 0, where, " although the loss scale is at its "
+                  "minimum of ", result.loss_scale, ". fp16 cannot represent this training: use "
+                  "bf16, lower the learning rate, or look for a division by zero in the model.");
+    return;
+  }
+  const std::string& policy = options_.config.own.non_finite;
+  ++non_finite_in_a_row_;
+  SW_USER_CHECK(UsageError, policy != "raise", where,
+                "; the step was skipped (shardwise.non_finite is \"raise\")");
+  SW_USER_CHECK(UsageError, non_finite_in_a_row_ < kMaxNonFiniteInARow, where, ", in ",
+                kMaxNonFiniteInARow, " steps in a row. Look at the data of this rank and at the "
+                "learning rate.");
+  log_warning(concat(where, policy == "apply" ? "; applied as shardwise.non_finite asks"
+                                              : "; the step was skipped"));
+}
+
+void Engine::zero_grad() {
+  reducer_.clear();
+}
+
+at::Tensor Engine::full_tensor(int parameter, const std::string& kind) {
+  if (kind != "gradient") {
+    return full_state_.get(parameter, kind, optimizer_.get());
+  }
+  at::Tensor gradient = full_state_.gradient(parameter, reducer_);
+  if (gradient.defined() && options_.config.fp16.enabled && boundary_) {
+    gradient = gradient.to(at::kFloat).div_(boundary_->loss_scale());
+  }
+  return gradient;
+}
+
+void Engine::set_parameter(int parameter, const at::Tensor& value) {
+  gatherer_.release_all();
+  full_state_.set(parameter, value, optimizer_.get());
+}
+
+void Engine::broadcast(const at::Tensor& tensor, const std::string& what) {
+  if (channels_.gather->size() > 1 && tensor.numel() > 0) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor contiguous = tensor.contiguous();
+    channels_.gather->broadcast(contiguous, 0, what)->wait();
+    if (!contiguous.is_same(tensor)) {
+      tensor.copy_(contiguous);
+    }
+  }
+}
+
+params::StateView Engine::state_view() const {
+  return optimizer_ ? optimizer_->state_view() : params::StateView{};
+}
+
+MemoryReport Engine::memory_report() const {
+  MemoryReport report;
+  for (const params::Segment* segment : registry_.segments()) {
+    report.parameters += segment->sharded ? segment->shard.bytes() : segment->bytes();
+  }
+  report.gradients = reducer_.accumulator_bytes();
+  report.optimizer = optimizer_ ? optimizer_->bytes() : 0;
+  report.ring = gatherer_.ring_bytes();
+  report.gradients_in_flight = reducer_.in_flight_bytes();
+  return report;
+}
+
+comm::Traffic Engine::traffic(comm::Collective collective) const {
+  const comm::Traffic& gather = channels_.gather->traffic(collective);
+  const comm::Traffic& reduce = channels_.reduce->traffic(collective);
+  return {gather.calls + reduce.calls, gather.elements + reduce.elements,
+          gather.bytes + reduce.bytes};
+}
+
+void Engine::reset_traffic() {
+  channels_.gather->reset_traffic();
+  channels_.reduce->reset_traffic();
+}
+
+void Engine::dismantle(bool whole) {
+  driver_->uninstall();
+  gatherer_.release_all();
+  reducer_.clear();
+  if (whole) {
+    for (const auto& unit : registry_.units()) {
+      full_state_.hand_back(*unit);
+    }
+  }
+}
+
+}  // namespace shardwise::train

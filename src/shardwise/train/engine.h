@@ -1,0 +1,98 @@
+// The training engine: wires units, gatherer, reducer, optimizer and boundary together. It owns no
+// algorithm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/comm/mesh.h"
+#include "shardwise/config/config.h"
+#include "shardwise/optim/update_rule.h"
+#include "shardwise/params/registry.h"
+#include "shardwise/zero/boundary.h"
+#include "shardwise/zero/full_state.h"
+#include "shardwise/zero/unit_driver.h"
+
+namespace shardwise::train {
+
+struct EngineOptions {
+  config::Config config;
+  at::Device device = at::kCPU;
+  std::string rule;            // update rule; "" trains nothing (evaluation, gradients only)
+  bool with_momentum = false;  // SGD
+};
+
+// Bytes held by this rank, on its device.
+struct MemoryReport {
+  std::int64_t parameters = 0;            // in the training dtype: whole or shards
+  std::int64_t gradients = 0;             // accumulators
+  std::int64_t optimizer = 0;             // fp32 masters of 16-bit parameters, and states
+  std::int64_t ring = 0;                  // buffers for gathered parameters
+  std::int64_t gradients_in_flight = 0;   // buffers of gradients being reduced
+};
+
+class Engine {
+ public:
+  // Takes over the parameters of `units`. Collective.
+  Engine(const EngineOptions& options, comm::ShardChannels channels,
+         std::vector<params::UnitSpec> units);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  zero::UnitDriver& driver() { return *driver_; }
+  const params::Registry& registry() const { return registry_; }
+
+  // loss ÷ divisor × loss scale, differentiable; no synchronisation.
+  at::Tensor scale_loss(const at::Tensor& loss, double divisor) const;
+  // The end of an accumulation window: reduces, decides, updates, clears the gradients. Throws
+  // UsageError when no gradient came, CommunicationError when ranks did different things.
+  void step(const std::vector<optim::GroupValues>& groups);
+  // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
+  const kernels::BoundaryResult* last_result();
+  void zero_grad();
+  void set_accumulation_dtype(at::ScalarType dtype) { reducer_.set_accumulation_dtype(dtype); }
+
+  // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.
+  at::Tensor full_tensor(int parameter, const std::string& kind);
+  void set_parameter(int parameter, const at::Tensor& value);
+  // One unit's parameters are readable until close_unit; collective.
+  void open_unit(int unit) { gatherer_.open(unit); }
+  void close_unit(int unit) { gatherer_.close(unit); }
+  // Rank 0's values for everybody; collective.
+  void broadcast(const at::Tensor& tensor, const std::string& what);
+
+  params::StateView state_view() const;
+  MemoryReport memory_report() const;
+  comm::Traffic traffic(comm::Collective collective) const;
+  void reset_traffic();
+  // Makes the parameters ordinary tensors again; collective if `whole` (sharded ones are gathered),
+  // else parameters of sharded units throw when read. The engine is of no use afterwards.
+  void dismantle(bool whole);
+
+ private:
+  kernels::BoundaryRule boundary_rule() const;
+  void check_last_step();
+  void report_non_finite(const kernels::BoundaryResult& result);
+
+  EngineOptions options_;
+  comm::ShardChannels channels_;
+  zero::ZeroPlan plan_;
+  zero::OrderHash order_hash_;
+  params::Registry registry_;
+  zero::Gatherer gatherer_;
+  zero::Reducer reducer_;
+  std::unique_ptr<zero::ShardedOptimizer> optimizer_;
+  std::unique_ptr<zero::Boundary> boundary_;
+  std::shared_ptr<zero::UnitDriver> driver_;
+  zero::FullState full_state_;
+  int non_finite_in_a_row_ = 0;
+  bool unchecked_ = false;
+};
+
+}  // namespace shardwise::train

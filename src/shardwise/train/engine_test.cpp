@@ -1,0 +1,209 @@
+#include "shardwise/train/engine.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <mutex>
+#include <vector>
+
+#include "shardwise/base/error.h"
+#include "shardwise/comm/thread_transport.h"
+
+namespace shardwise::train {
+namespace {
+
+constexpr int kBlocks = 3;
+constexpr int kWidth = 10;
+constexpr int kSamples = 12;
+constexpr int kSteps = 4;
+constexpr double kLearningRate = 0.1;
+
+at::Tensor initial_weight(int block) {
+  return at::linspace(-0.5 + 0.1 * block, 0.7, kWidth * kWidth).view({kWidth, kWidth});
+}
+
+at::Tensor batch(int step) {
+  return at::sin(at::arange(kSamples * kWidth, at::kFloat) * (1.0 + step)).view({kSamples, kWidth});
+}
+
+at::Tensor block_forward(const at::Tensor& x, const at::Tensor& w) { return at::tanh(x.mm(w)) + x; }
+
+// Plain autograd on the whole batch: losses, gradient norms, and weights after plain SGD.
+struct Run {
+  std::vector<double> losses, norms;
+  std::vector<at::Tensor> weights;
+};
+
+Run reference() {
+  Run run;
+  std::vector<at::Tensor> weights;
+  for (int b = 0; b < kBlocks; ++b) {
+    weights.push_back(initial_weight(b).requires_grad_());
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    at::Tensor x = batch(step);
+    for (const at::Tensor& weight : weights) {
+      x = block_forward(x, weight);
+    }
+    const at::Tensor loss = x.pow(2).mean();
+    loss.backward();
+    run.losses.push_back(loss.item<double>());
+    double squares = 0;
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& weight : weights) {
+      squares += weight.grad().pow(2).sum().item<double>();
+      weight.sub_(weight.grad() * kLearningRate);
+      weight.mutable_grad() = at::Tensor();
+    }
+    run.norms.push_back(std::sqrt(squares));
+  }
+  for (const at::Tensor& weight : weights) {
+    run.weights.push_back(weight.detach().clone());
+  }
+  return run;
+}
+
+config::Config stage_config(int stage) {
+  config::Config config;
+  config.zero.stage = stage;
+  config.zero.param_persistence_threshold = 0;
+  config.data_types.grad_accum_dtype = "fp32";
+  config.gradient_clipping = 0;
+  config.own.poison_released = true;
+  return config;
+}
+
+class Model {
+ public:
+  explicit Model(const comm::ShardChannels& channels, int stage) {
+    std::vector<params::UnitSpec> units;
+    for (int b = 0; b < kBlocks; ++b) {
+      weights_.push_back(initial_weight(b).requires_grad_());
+      units.push_back({.name = "block " + std::to_string(b),
+                       .parameters = {{.name = "w" + std::to_string(b),
+                                       .aliases = {},
+                                       .tensor = weights_.back(),
+                                       .dtype = at::kFloat,
+                                       .group = 0}},
+                       .uses = {}});
+    }
+    EngineOptions options;
+    options.config = stage_config(stage);
+    options.rule = "sgd";
+    engine_ = std::make_unique<Engine>(options, channels, std::move(units));
+  }
+
+  at::Tensor loss(at::Tensor x, const std::vector<int>& order = {0, 1, 2}) {
+    zero::UnitDriver& driver = engine_->driver();
+    driver.begin_pass();
+    for (const int b : order) {
+      const bool tracked = x.requires_grad();
+      const auto marked = driver.before_forward(b, tracked ? std::vector{x} : std::vector<at::Tensor>{});
+      x = block_forward(marked.empty() ? x : marked[0], weights_[b]);
+      driver.after_forward(b, {x});
+    }
+    return x.pow(2).mean();
+  }
+
+  void step() {
+    engine_->step({{{"lr", kLearningRate},
+                    {"momentum", 0},
+                    {"dampening", 0},
+                    {"weight_decay", 0},
+                    {"nesterov", 0}}});
+  }
+  Engine& engine() { return *engine_; }
+
+ private:
+  std::vector<at::Tensor> weights_;
+  std::unique_ptr<Engine> engine_;
+};
+
+class EngineTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(EngineTest, EqualsPlainAutograd) {
+  const auto [stage, world] = GetParam();
+  const Run expected = reference();
+  std::mutex checks;  // gtest's failures are recorded one at a time
+  comm::run_ranks(world, [&, stage = stage, world = world](const comm::ShardChannels& channels) {
+    Model model(channels, stage);
+    const int part = kSamples / world;
+    for (int step = 0; step < kSteps; ++step) {
+      const at::Tensor mine = batch(step).narrow(0, channels.gather->rank() * part, part);
+      model.loss(mine).backward();
+      model.step();
+      const std::scoped_lock lock(checks);
+      EXPECT_NEAR(model.engine().last_result()->norm, expected.norms[step],
+                  1e-6 * expected.norms[step]);
+    }
+    for (int b = 0; b < kBlocks; ++b) {
+      const at::Tensor weight = model.engine().full_tensor(b, "parameter");
+      const std::scoped_lock lock(checks);
+      // fp32: relative error max|a−b| ÷ max|b| of a sum over 12 samples in another order.
+      EXPECT_LT((weight - expected.weights[b]).abs().max().item<double>(),
+                1e-5 * expected.weights[b].abs().max().item<double>());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(StagesAndRanks, EngineTest,
+                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 2, 3)),
+                         [](const auto& info) {
+                           return "Stage" + std::to_string(std::get<0>(info.param)) + "Ranks" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(EngineOrderTest, BlocksInAnotherOrderOnOneRankAreAnErrorAndNothingIsApplied) {
+  for (const int stage : {2, 3}) {
+    try {
+      comm::run_ranks(2, [&](const comm::ShardChannels& channels) {
+        Model model(channels, stage);
+        const bool odd = channels.gather->rank() == 1;
+        model.loss(batch(0).narrow(0, 0, 6), odd ? std::vector{0, 2, 1} : std::vector{0, 1, 2})
+            .backward();
+        model.step();
+      });
+      FAIL() << "no error";
+    } catch (const CommunicationError& error) {
+      EXPECT_NE(std::string(error.what()).find("block"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(EngineUseTest, StepWithoutBackwardIsAnError) {
+  comm::run_ranks(1, [](const comm::ShardChannels& channels) {
+    Model model(channels, 3);
+    EXPECT_THROW(model.step(), UsageError);
+  });
+}
+
+TEST(EngineUseTest, RanksWithOtherShapesAreAnErrorOnEveryRank) {
+  int errors = 0;
+  std::mutex mutex;
+  comm::run_ranks(2, [&](const comm::ShardChannels& channels) {
+    std::vector<params::UnitSpec> units;
+    const int width = 4 + channels.gather->rank();
+    units.push_back({.name = "block",
+                     .parameters = {{.name = "w",
+                                     .aliases = {},
+                                     .tensor = at::zeros({width}).requires_grad_(),
+                                     .dtype = at::kFloat,
+                                     .group = 0}},
+                     .uses = {}});
+    EngineOptions options;
+    options.config = stage_config(1);
+    try {
+      Engine engine(options, channels, std::move(units));
+    } catch (const UsageError& error) {
+      const std::scoped_lock lock(mutex);
+      EXPECT_NE(std::string(error.what()).find("parameter 0 is 'w"), std::string::npos);
+      ++errors;
+    }
+  });
+  EXPECT_EQ(errors, 2);
+}
+
+}  // namespace
+}  // namespace shardwise::train

@@ -1,0 +1,100 @@
+#include "shardwise/zero/boundary.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shardwise/base/check.h"
+
+namespace shardwise::zero {
+namespace {
+
+using kernels::BoundaryResult;
+
+// The loss scale is multiplied with the loss as a tensor, straight from the scaler's state.
+static_assert(offsetof(kernels::LossScaleState, scale) == 0);
+
+at::Tensor host_bytes(std::int64_t bytes, at::Device device) {
+  return at::zeros({bytes}, at::TensorOptions(at::kByte).pinned_memory(!device.is_cpu()));
+}
+
+const kernels::ParallelFor& torch_parallel_for() {
+  static const kernels::ParallelFor parallel =
+      [](std::int64_t n, std::int64_t grain,
+         const std::function<void(std::int64_t, std::int64_t)>& body) {
+        at::parallel_for(0, n, grain, body);
+      };
+  return parallel;
+}
+
+}  // namespace
+
+kernels::Place place_on(at::Device device) {
+  return {.cuda = !device.is_cpu(),
+          .stream = device::current_stream_handle(device),
+          .parallel_for = &torch_parallel_for()};
+}
+
+DeviceArray::DeviceArray(std::int64_t bytes, at::Device device)
+    : tensor_(at::zeros({std::max<std::int64_t>(bytes, 16)},
+                        at::TensorOptions(at::kByte).device(device))) {}
+
+Boundary::Boundary(comm::Channel& channel, at::Device device, std::int64_t trainable_count,
+                   std::int64_t chunk_count, kernels::BoundaryRule rule)
+    : channel_(channel),
+      trainable_count_(trainable_count),
+      rule_(rule),
+      partials_(chunk_count * sizeof(double), device),
+      records_(kernels::boundary_record_bytes(trainable_count) * channel.size(), device),
+      active_(trainable_count, device),
+      steps_(trainable_count * sizeof(std::int32_t), device),
+      decision_(sizeof(kernels::StepDecision), device),
+      result_(sizeof(BoundaryResult), device),
+      scale_state_(sizeof(kernels::LossScaleState), device),
+      written_(trainable_count, device),
+      written_host_(host_bytes(written_.tensor().numel(), device)),
+      result_host_(host_bytes(result_.tensor().numel(), device)),
+      copied_(device) {
+  const kernels::LossScaleState start = kernels::initial_loss_scale_state(rule.loss_scale);
+  at::Tensor host = at::empty({static_cast<std::int64_t>(sizeof(start))}, at::kByte);
+  std::memcpy(host.data_ptr(), &start, sizeof(start));
+  scale_state_.tensor().narrow(0, 0, host.numel()).copy_(host);
+  loss_scale_ = scale_state_.tensor().narrow(0, 0, sizeof(float)).view(at::kFloat).view({});
+}
+
+void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& table,
+                      const std::vector<std::uint8_t>& written, std::uint64_t order_hash) {
+  result();  // the pinned buffers of the step before are free from here on
+  SW_CHECK_EQ(static_cast<std::int64_t>(written.size()), trainable_count_);
+  std::copy(written.begin(), written.end(), written_host_.data_ptr<std::uint8_t>());
+  written_.upload(written_host_);
+  kernels::sum_of_squares(place, table, partials_.as<double>());
+  const std::int64_t bytes = kernels::boundary_record_bytes(trainable_count_);
+  const at::Tensor mine = records_.tensor().narrow(0, bytes * channel_.rank(), bytes);
+  kernels::fill_boundary_record(place, table, partials_.as<double>(), order_hash,
+                                written_.as<std::uint8_t>(), trainable_count_, mine.data_ptr());
+  const at::Tensor all = records_.tensor().narrow(0, 0, bytes * channel_.size());
+  channel_.all_gather(all, mine, "the boundary")->wait();
+  kernels::finish_boundary(place, all.data_ptr(), channel_.size(), trainable_count_, rule_,
+                           scale_state_.as<kernels::LossScaleState>(), active_.as<std::uint8_t>(),
+                           steps_.as<std::int32_t>(), decision_.as<kernels::StepDecision>(),
+                           result_.as<BoundaryResult>());
+  result_host_.copy_(result_.tensor(), /*non_blocking=*/true);
+  copied_.record();
+  pending_ = true;
+}
+
+const std::optional<BoundaryResult>& Boundary::result() {
+  if (pending_) {
+    copied_.synchronize();
+    BoundaryResult result;
+    std::memcpy(&result, result_host_.data_ptr(), sizeof(result));
+    last_ = result;
+    pending_ = false;
+  }
+  return last_;
+}
+
+}  // namespace shardwise::zero

@@ -1,0 +1,28 @@
+// Ranks start equal: the same parameters by name, shape and dtype, and the same values.
+#pragma once
+
+#include <vector>
+
+#include "shardwise/comm/channel.h"
+#include "shardwise/params/unit.h"
+
+namespace shardwise::zero {
+
+// Throws UsageError on every rank if any rank lists other parameters than rank 0, with the first
+// difference. Collective.
+void check_same_parameters(comm::Channel& channel, const std::vector<params::UnitSpec>& specs,
+                           at::Device device);
+
+// Gives a segment's flat values of rank 0 to everybody. The first parameter whose values differed on
+// this rank is named in one warning per object. Collective.
+class ValueBroadcast {
+ public:
+  explicit ValueBroadcast(comm::Channel& channel) : channel_(channel) {}
+  void operator()(const params::Segment& segment, const at::Tensor& flat);
+
+ private:
+  comm::Channel& channel_;
+  bool warned_ = false;
+};
+
+}  // namespace shardwise::zero

@@ -1,0 +1,40 @@
+// Whole tensors from shards, and back. For users, not for steps: everything here is collective and
+// allocates.
+#pragma once
+
+#include <string>
+
+#include "shardwise/comm/mesh.h"
+#include "shardwise/params/registry.h"
+#include "shardwise/zero/reducer.h"
+#include "shardwise/zero/sharded_optimizer.h"
+
+namespace shardwise::zero {
+
+class FullState {
+ public:
+  FullState(const params::Registry& registry, const comm::ShardChannels& channels,
+            ZeroPlan plan);
+
+  // A copy of one state of one parameter in its own shape: "parameter" in the training dtype,
+  // "master" or an optimizer state in fp32; a frozen parameter has only "parameter". Undefined if the
+  // optimizer has no state of that name.
+  at::Tensor get(int parameter, const std::string& kind, const ShardedOptimizer* optimizer);
+  // The gradient averaged over ranks, still multiplied with the loss scale. Undefined where there is
+  // no gradient.
+  at::Tensor gradient(int parameter, Reducer& reducer);
+  // Overwrites a parameter, and its master, with `value` (same shape, equal on all ranks).
+  void set(int parameter, const at::Tensor& value, ShardedOptimizer* optimizer);
+  // The parameters of the unit's sharded segments become whole, ordinary tensors.
+  void hand_back(params::Unit& unit);
+
+ private:
+  at::Tensor whole_segment(const params::Segment& segment, const at::Tensor& shard);
+  at::Tensor cut(const at::Tensor& flat, const params::Parameter& parameter) const;
+
+  const params::Registry& registry_;
+  comm::ShardChannels channels_;
+  ZeroPlan plan_;
+};
+
+}  // namespace shardwise::zero

@@ -1,0 +1,193 @@
+#include "shardwise/zero/gatherer.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "shardwise/base/check.h"
+#include "shardwise/base/log.h"
+
+namespace shardwise::zero {
+
+Gatherer::Gatherer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
+                   at::Device device, GathererOptions options)
+    : registry_(registry),
+      channel_(channel),
+      hash_(hash),
+      options_(options),
+      pool_(device),
+      entries_(registry.units().size()) {}
+
+Gatherer::~Gatherer() {
+  for (const auto& unit : registry_.units()) {
+    if (unit->sharded && entries_[unit->id].state == State::kReady) {
+      for (const auto& segment : unit->segments) {
+        segment->storage.release();
+      }
+    }
+  }
+}
+
+void Gatherer::begin_pass(bool training) {
+  keeping_ = false;
+  release_all();
+  if (order_.begin(training)) {
+    log_info("the order of units changed; it was gathered on demand and is recorded anew");
+  }
+}
+
+void Gatherer::acquire(int unit) {
+  if (entries_[unit].in_use) {
+    return;
+  }
+  entries_[unit].in_use = true;
+  const params::Unit& spec = registry_.unit(unit);
+  order_.advance(unit);
+  hold(unit);
+  for (const int used : spec.uses) {
+    hold(used);
+  }
+  prefetch();
+  finish(unit);
+  for (const int used : spec.uses) {
+    finish(used);
+  }
+}
+
+void Gatherer::release(int unit) {
+  if (keeping_ || !entries_[unit].in_use) {
+    return;
+  }
+  entries_[unit].in_use = false;
+  let_go(unit);
+  for (const int used : registry_.unit(unit).uses) {
+    let_go(used);
+  }
+}
+
+void Gatherer::open(int unit) {
+  hold(unit);
+  finish(unit);
+}
+
+void Gatherer::release_all() {
+  for (std::size_t unit = 0; unit < entries_.size(); ++unit) {
+    entries_[unit].in_use = false;
+    entries_[unit].holders = 0;
+    drop(static_cast<int>(unit));
+  }
+}
+
+void Gatherer::hold(int unit) {
+  ++entries_[unit].holders;
+  start(unit);
+}
+
+void Gatherer::let_go(int unit) {
+  if (--entries_[unit].holders <= 0 && !(options_.keep_last && needed_next(unit))) {
+    drop(unit);
+  }
+}
+
+// Whether the next unit to be acquired that is not already in use is `unit` itself, or uses it.
+bool Gatherer::needed_next(int unit) const {
+  for (const int next : order_.ahead()) {
+    if (next == unit) {
+      return true;
+    }
+    for (const int used : registry_.unit(next).uses) {
+      if (used == unit) {
+        return true;
+      }
+    }
+    if (entries_[next].state == State::kReleased) {
+      return false;
+    }
+  }
+  return false;
+}
+
+void Gatherer::prefetch() {
+  if (options_.prefetch_depth <= 0) {
+    return;
+  }
+  int depth = 0;
+  for (const int next : order_.ahead()) {
+    if (!registry_.unit(next).sharded || entries_[next].in_use) {
+      continue;
+    }
+    if (entries_[next].state == State::kReleased) {
+      if (live_elements_ + registry_.unit(next).numel() > options_.max_live_elements) {
+        return;
+      }
+      start(next);
+    }
+    if (++depth >= options_.prefetch_depth) {
+      return;
+    }
+  }
+}
+
+void Gatherer::start(int unit) {
+  Entry& entry = entries_[unit];
+  const params::Unit& spec = registry_.unit(unit);
+  if (!spec.sharded || entry.state != State::kReleased) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  hash_.add(comm::Collective::kAllGather, unit);
+  for (const auto& segment : spec.segments) {
+    if (segment->layout.numel == 0) {
+      continue;
+    }
+    at::Tensor buffer = pool_.take(segment->bytes()).view(segment->dtype);
+    entry.work.push_back(channel_.all_gather(buffer, segment->shard.data(), segment->name));
+    entry.buffers.push_back(std::move(buffer));
+  }
+  entry.state = State::kInFlight;
+  live_elements_ += spec.numel();
+}
+
+void Gatherer::finish(int unit) {
+  Entry& entry = entries_[unit];
+  if (entry.state != State::kInFlight) {
+    return;
+  }
+  for (const auto& work : entry.work) {
+    work->wait();
+  }
+  entry.work.clear();
+  std::size_t next = 0;
+  for (const auto& segment : registry_.unit(unit).segments) {
+    if (segment->layout.numel != 0) {
+      segment->storage.point_at(entry.buffers[next++]);
+    }
+  }
+  entry.state = State::kReady;
+}
+
+void Gatherer::drop(int unit) {
+  Entry& entry = entries_[unit];
+  if (entry.state == State::kReleased) {
+    return;
+  }
+  for (const auto& work : entry.work) {
+    work->wait();
+  }
+  entry.work.clear();
+  for (const auto& segment : registry_.unit(unit).segments) {
+    segment->storage.release();
+  }
+  for (at::Tensor& buffer : entry.buffers) {
+    if (options_.poison && buffer.is_floating_point()) {
+      const at::NoGradGuard no_grad;
+      buffer.fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+    pool_.give_back(buffer.view(at::kByte));
+  }
+  entry.buffers.clear();
+  entry.state = State::kReleased;
+  live_elements_ -= registry_.unit(unit).numel();
+}
+
+}  // namespace shardwise::zero

@@ -1,0 +1,85 @@
+// Makes the parameters of sharded units readable around each use, and gathers ahead.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "shardwise/comm/channel.h"
+#include "shardwise/device/buffer_pool.h"
+#include "shardwise/params/registry.h"
+#include "shardwise/zero/order.h"
+
+namespace shardwise::zero {
+
+struct GathererOptions {
+  int prefetch_depth = 2;  // units gathered ahead of the one in use
+  std::int64_t max_live_elements = std::numeric_limits<std::int64_t>::max();
+  // A unit that is needed again right after its release (the last block between forward and
+  // backward) stays gathered.
+  bool keep_last = true;
+  bool poison = false;  // fill buffers with NaN on release
+};
+
+// Units that are not sharded pass through untouched. Gathers run on the channel; acquire() makes the
+// current stream (on the CPU: the caller) wait. Buffers come from a pool with one size class for each
+// segment size, so steady steps allocate nothing. Not thread-safe.
+class Gatherer {
+ public:
+  Gatherer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
+           at::Device device, GathererOptions options);
+  ~Gatherer();
+
+  // The root's forward begins outside of backward: leftovers of an earlier pass are released.
+  void begin_pass(bool training);
+  // After return the parameters of the unit, and of the units it uses, can be read.
+  void acquire(int unit);
+  void release(int unit);
+  // As acquire and release, but outside of the recorded order and as often as wanted: for reading
+  // weights between steps.
+  void open(int unit);
+  void close(int unit) { let_go(unit); }
+  // Releases everything and forgets who holds what. Before an update, and after errors.
+  void release_all();
+  // At the end of backward: the same, unless told to keep.
+  void release_leftovers() {
+    if (!keeping_) {
+      release_all();
+    }
+  }
+  // From now until the next pass release() does nothing: a backward records a graph of its own.
+  void keep_until_next_pass() { keeping_ = true; }
+
+  bool gathered(int unit) const { return entries_[unit].state == State::kReady; }
+  std::int64_t ring_bytes() const { return pool_.allocated_bytes(); }
+
+ private:
+  enum class State { kReleased, kInFlight, kReady };
+  struct Entry {
+    State state = State::kReleased;
+    bool in_use = false;
+    int holders = 0;  // units in use that read these parameters, itself included
+    std::vector<at::Tensor> buffers;
+    std::vector<comm::WorkPtr> work;
+  };
+
+  void start(int unit);
+  void finish(int unit);
+  void drop(int unit);
+  void hold(int unit);
+  void let_go(int unit);
+  void prefetch();
+  bool needed_next(int unit) const;
+
+  const params::Registry& registry_;
+  comm::Channel& channel_;
+  OrderHash& hash_;
+  GathererOptions options_;
+  device::BufferPool pool_;
+  AcquireOrder order_;
+  std::vector<Entry> entries_;
+  std::int64_t live_elements_ = 0;
+  bool keeping_ = false;
+};
+
+}  // namespace shardwise::zero

@@ -1,0 +1,259 @@
+#include "shardwise/zero/reducer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shardwise/base/check.h"
+
+namespace shardwise::zero {
+
+using params::Parameter;
+using params::Segment;
+
+Reducer::Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
+                 at::Device device, ReducerOptions options)
+    : registry_(registry),
+      channel_(channel),
+      hash_(hash),
+      options_(options),
+      pool_(device),
+      states_(registry.segments().size()),
+      written_(registry.trainable_count(), 0) {
+  allocate();
+}
+
+at::ScalarType Reducer::accumulator_dtype(const Segment& segment) const {
+  return segment.dtype == at::kHalf || segment.dtype == at::kBFloat16 ? options_.accumulation_dtype
+                                                                      : segment.dtype;
+}
+
+void Reducer::allocate() {
+  for (const Segment* segment : registry_.segments()) {
+    if (!segment->trainable) {
+      continue;
+    }
+    State& state = states_[segment->id];
+    const auto options =
+        at::TensorOptions(accumulator_dtype(*segment)).device(pool_.device());
+    state.in_whole.assign(segment->parameters.size(), 0);
+    if (options_.plan.shard_gradients) {
+      state.shard = at::zeros({segment->layout.shard_numel}, options);
+    } else {
+      state.whole = at::zeros({segment->layout.numel}, options);
+      const params::Range mine = segment->layout.shard_of(channel_.rank());
+      state.shard = state.whole.narrow(0, mine.begin, mine.size());
+    }
+  }
+}
+
+void Reducer::set_accumulation_dtype(at::ScalarType dtype) {
+  if (dtype == options_.accumulation_dtype) {
+    return;
+  }
+  SW_CHECK(empty(), "the accumulation dtype cannot change while gradients are held");
+  options_.accumulation_dtype = dtype;
+  allocate();
+}
+
+void Reducer::write(Segment& segment, int slot, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  State& state = states_[segment.id];
+  const Parameter& parameter = segment.parameters[slot];
+  SW_USER_CHECK(UsageError, gradient.sizes() == at::IntArrayRef(parameter.sizes), "the gradient of ",
+                parameter.name, " has shape ", gradient.sizes(), " but the parameter had shape ",
+                at::IntArrayRef(parameter.sizes), " when the engine was made");
+  if (!state.whole.defined()) {
+    state.whole = pool_.take(segment.bytes()).view(segment.dtype);
+  }
+  const at::Tensor target =
+      state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin);
+  at::Tensor& visible = parameter.tensor.mutable_grad();
+  const bool discarded = !options_.plan.shard_gradients && !visible.defined();
+  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  if (state.in_whole[slot] && !discarded) {
+    target.add_(dense);
+  } else {
+    target.copy_(dense);
+    state.in_whole[slot] = 1;
+  }
+  if (!options_.plan.shard_gradients) {
+    visible = target;
+  }
+  written_[parameter.trainable] = 1;
+  touched_ = true;
+  finished_ = false;
+}
+
+void Reducer::zero_unwritten(const Segment& segment) {
+  State& state = states_[segment.id];
+  for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
+    if (!state.in_whole[slot]) {
+      const params::Range& place = segment.parameters[slot].place;
+      state.whole.narrow(0, place.begin, place.size()).zero_();
+    }
+  }
+}
+
+void Reducer::reduce(const params::Unit& unit) {
+  if (!options_.plan.shard_gradients) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& segment : unit.segments) {
+    if (segment->trainable && segment->layout.numel > 0) {
+      reduce_segment(*segment, unit.id);
+    }
+  }
+  touched_ = true;
+  finished_ = false;
+}
+
+bool Reducer::holds_unreduced(const params::Unit& unit) const {
+  return std::any_of(unit.segments.begin(), unit.segments.end(), [&](const auto& segment) {
+    const auto& slots = states_[segment->id].in_whole;
+    return std::any_of(slots.begin(), slots.end(), [](std::uint8_t slot) { return slot != 0; });
+  });
+}
+
+void Reducer::reduce_segment(const Segment& segment, int unit) {
+  State& state = states_[segment.id];
+  while (!in_flight_.empty() &&
+         in_flight_elements_ + segment.layout.numel > options_.max_in_flight_elements) {
+    wait_oldest();
+  }
+  if (!state.whole.defined()) {
+    state.whole = pool_.take(segment.bytes()).view(segment.dtype);
+  }
+  zero_unwritten(segment);
+  hash_.add(comm::Collective::kReduceScatter, unit);
+  comm::WorkPtr work = channel_.reduce_scatter(
+      state.shard, state.whole,
+      {.scale = options_.scale, .accumulate = state.shard_holds_sum}, segment.name);
+  in_flight_.push_back({segment.id, std::move(state.whole), std::move(work)});
+  in_flight_elements_ += segment.layout.numel;
+  state.whole = at::Tensor();
+  state.shard_holds_sum = true;
+  std::fill(state.in_whole.begin(), state.in_whole.end(), 0);
+}
+
+void Reducer::wait_oldest() {
+  InFlight oldest = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  oldest.work->wait();
+  in_flight_elements_ -= oldest.buffer.numel();
+  pool_.give_back(oldest.buffer.view(at::kByte));
+}
+
+// Whoever sets `.grad` to None has thrown the gradient away, as in plain PyTorch.
+void Reducer::drop_vanished(const Segment& segment) {
+  State& state = states_[segment.id];
+  for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
+    const Parameter& parameter = segment.parameters[slot];
+    const at::Tensor& visible = parameter.tensor.grad();
+    if (!visible.defined()) {
+      state.in_whole[slot] = 0;
+      written_[parameter.trainable] = 0;
+      continue;
+    }
+    const at::Tensor target =
+        state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin);
+    if (!visible.is_alias_of(target)) {  // replaced by the user
+      target.copy_(visible);
+      state.in_whole[slot] = 1;
+      written_[parameter.trainable] = 1;
+    }
+  }
+}
+
+void Reducer::reduce_whole(const Segment& segment, int unit) {
+  State& state = states_[segment.id];
+  drop_vanished(segment);
+  zero_unwritten(segment);
+  if (options_.plan.shard_optimizer) {
+    hash_.add(comm::Collective::kReduceScatter, unit);
+    in_flight_.push_back({segment.id, {},
+                          channel_.reduce_scatter(state.shard, state.whole,
+                                                  {.scale = options_.scale}, segment.name)});
+  } else {
+    hash_.add(comm::Collective::kAllReduce, unit);
+    in_flight_.push_back(
+        {segment.id, {}, channel_.all_reduce(state.whole, options_.scale, segment.name)});
+  }
+}
+
+void Reducer::finish() {
+  if (finished_) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  if (!options_.plan.shard_gradients) {
+    for (auto unit = registry_.units().rbegin(); unit != registry_.units().rend(); ++unit) {
+      for (const auto& segment : (*unit)->segments) {
+        if (segment->trainable && segment->layout.numel > 0) {
+          reduce_whole(*segment, (*unit)->id);
+        }
+      }
+    }
+  }
+  while (!in_flight_.empty()) {
+    if (options_.plan.shard_gradients) {
+      wait_oldest();
+    } else {
+      in_flight_.front().work->wait();
+      in_flight_.pop_front();
+    }
+  }
+  for (State& state : states_) {
+    if (options_.plan.shard_gradients && state.shard.defined() && !state.shard_holds_sum) {
+      state.shard.zero_();
+    }
+  }
+  finished_ = true;
+}
+
+void Reducer::clear() {
+  while (!in_flight_.empty() && options_.plan.shard_gradients) {
+    wait_oldest();
+  }
+  for (const Segment* segment : registry_.segments()) {
+    if (!segment->trainable) {
+      continue;
+    }
+    State& state = states_[segment->id];
+    std::fill(state.in_whole.begin(), state.in_whole.end(), 0);
+    state.shard_holds_sum = false;
+    if (options_.plan.shard_gradients && state.whole.defined()) {
+      pool_.give_back(state.whole.view(at::kByte));
+      state.whole = at::Tensor();
+    }
+    for (const Parameter& parameter : segment->parameters) {
+      parameter.tensor.mutable_grad() = at::Tensor();
+    }
+  }
+  std::fill(written_.begin(), written_.end(), 0);
+  touched_ = false;
+  finished_ = false;
+}
+
+at::Tensor Reducer::shard(const Segment& segment) const { return states_[segment.id].shard; }
+
+at::Tensor Reducer::whole(const Segment& segment) const { return states_[segment.id].whole; }
+
+at::Tensor Reducer::unreduced_copy(const Segment& segment) {
+  drop_vanished(segment);
+  zero_unwritten(segment);
+  return states_[segment.id].whole.clone();
+}
+
+std::int64_t Reducer::accumulator_bytes() const {
+  std::int64_t bytes = 0;
+  for (const State& state : states_) {
+    const at::Tensor& held = options_.plan.shard_gradients ? state.shard : state.whole;
+    bytes += held.defined() ? static_cast<std::int64_t>(held.nbytes()) : 0;
+  }
+  return bytes;
+}
+
+}  // namespace shardwise::zero

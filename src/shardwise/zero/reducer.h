@@ -1,0 +1,94 @@
+// Takes gradients as autograd makes them and delivers them reduced where the optimizer reads them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "shardwise/comm/channel.h"
+#include "shardwise/device/buffer_pool.h"
+#include "shardwise/params/registry.h"
+#include "shardwise/zero/order.h"
+#include "shardwise/zero/plan.h"
+
+namespace shardwise::zero {
+
+struct ReducerOptions {
+  ZeroPlan plan;
+  // dtype in which gradients of 16-bit parameters are accumulated: their own or fp32.
+  at::ScalarType accumulation_dtype = at::kFloat;
+  double scale = 1.0;  // of the sum over ranks: 1 / ranks for the mean
+  std::int64_t max_in_flight_elements = 500'000'000;
+};
+
+// Stages 0–1: gradients of all micro-batches add up in one flat buffer a segment, which is reduced at
+// the boundary; `.grad` is a view of it meanwhile. Stages 2–3: each micro-batch's gradients are
+// written to a buffer of the pool, reduce-scattered when the unit is done, and added to the shard;
+// `.grad` stays None. Not thread-safe.
+class Reducer {
+ public:
+  Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
+          at::Device device, ReducerOptions options);
+
+  // One gradient of the present backward. `gradient` is read, never kept.
+  void write(params::Segment& segment, int slot, const at::Tensor& gradient);
+  // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ.
+  void reduce(const params::Unit& unit);
+  // Whether gradients of the unit were written after it was last reduced.
+  bool holds_unreduced(const params::Unit& unit) const;
+  // After this every gradient is reduced and waited for. Stages 0–1 communicate here.
+  void finish();
+  // Forgets all gradients: after the update, or when the user zeroes them.
+  void clear();
+  // Allocates the accumulators anew in another dtype; only while there are no gradients.
+  void set_accumulation_dtype(at::ScalarType dtype);
+
+  // [shard_numel] of reduced gradients, zero where nothing was written; valid after finish().
+  at::Tensor shard(const params::Segment& segment) const;
+  // [layout.numel]; stage 0 only.
+  at::Tensor whole(const params::Segment& segment) const;
+  // Stages 0–1: a copy of this rank's own sum, before the boundary reduces it.
+  at::Tensor unreduced_copy(const params::Segment& segment);
+  double scale() const { return options_.scale; }
+  // One byte a trainable parameter: 1 if it got a gradient on this rank since clear().
+  const std::vector<std::uint8_t>& written() const { return written_; }
+  bool empty() const { return !touched_; }
+
+  std::int64_t accumulator_bytes() const;
+  std::int64_t in_flight_bytes() const { return pool_.allocated_bytes(); }
+
+ private:
+  struct State {
+    at::Tensor whole;  // stages 0–1: the accumulator; 2–3: this micro-batch's buffer or undefined
+    at::Tensor shard;  // stages 2–3: the accumulator; 0–1: a slice of `whole`
+    std::vector<std::uint8_t> in_whole;  // slots whose range of `whole` is valid
+    bool shard_holds_sum = false;
+  };
+  struct InFlight {
+    int segment;
+    at::Tensor buffer;
+    comm::WorkPtr work;
+  };
+
+  void allocate();
+  at::ScalarType accumulator_dtype(const params::Segment& segment) const;
+  void reduce_segment(const params::Segment& segment, int unit);
+  void reduce_whole(const params::Segment& segment, int unit);
+  void zero_unwritten(const params::Segment& segment);
+  void drop_vanished(const params::Segment& segment);
+  void wait_oldest();
+
+  const params::Registry& registry_;
+  comm::Channel& channel_;
+  OrderHash& hash_;
+  ReducerOptions options_;
+  device::BufferPool pool_;
+  std::vector<State> states_;  // by segment id
+  std::vector<std::uint8_t> written_;
+  std::deque<InFlight> in_flight_;
+  std::int64_t in_flight_elements_ = 0;
+  bool touched_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace shardwise::zero

@@ -1,0 +1,153 @@
+#include "shardwise/zero/unit_driver.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "shardwise/base/check.h"
+
+namespace shardwise::zero {
+
+// Adds the host time of a scope to one direction, less what its channels' collectives took.
+class UnitDriver::Timer {
+ public:
+  Timer(const UnitDriver& driver, double* seconds)
+      : driver_(driver), seconds_(seconds), collectives_(collective_seconds()) {}
+  ~Timer() {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    *seconds_ += elapsed.count() - (collective_seconds() - collectives_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+ private:
+  double collective_seconds() const {
+    return driver_.channels_.gather->host_seconds() + driver_.channels_.reduce->host_seconds();
+  }
+
+  const UnitDriver& driver_;
+  double* seconds_;
+  double collectives_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
+                       const ZeroPlan& plan, const comm::ShardChannels& channels)
+    : registry_(registry),
+      gatherer_(gatherer),
+      reducer_(reducer),
+      plan_(plan),
+      channels_(channels),
+      pending_(registry.units().size(), 0),
+      reduced_(registry.units().size(), 0),
+      marked_(registry.units().size()) {}
+
+void UnitDriver::install() { accumulators_ = install_gradient_hooks(registry_, weak_from_this()); }
+
+void UnitDriver::begin_pass() {
+  if (inside_backward()) {
+    return;  // a checkpointed model is being recomputed
+  }
+  watching_ = false;  // a backward that failed left its flag
+  gatherer_.begin_pass(at::GradMode::is_enabled());
+}
+
+std::vector<at::Tensor> UnitDriver::before_forward(int unit,
+                                                   const std::vector<at::Tensor>& inputs) {
+  const Timer timer(*this, &times_.forward_seconds);
+  ++times_.forward_calls;
+  gatherer_.acquire(unit);
+  if (!plan_.shard_gradients || inputs.empty() || !at::GradMode::is_enabled()) {
+    return {};
+  }
+  std::vector<at::Tensor> marked =
+      mark_inputs(inputs, unit, /*counted=*/!inside_backward(), weak_from_this());
+  marked_[unit] = marked;
+  return marked;
+}
+
+void UnitDriver::after_forward(int unit, const std::vector<at::Tensor>& outputs) {
+  const Timer timer(*this, &times_.forward_seconds);
+  if (plan_.shard_gradients && at::GradMode::is_enabled()) {
+    check_not_changed_in_place(unit);
+    mark_outputs(outputs, unit, weak_from_this());
+  }
+  if (!inside_backward()) {
+    gatherer_.release(unit);
+  }
+}
+
+// The caller's own tensor shares memory with the marked one but not its history: a change in place
+// would be missing from the caller's graph.
+void UnitDriver::check_not_changed_in_place(int unit) {
+  const std::vector<at::Tensor> marked = std::move(marked_[unit]);
+  marked_[unit].clear();
+  for (const at::Tensor& input : marked) {
+    const auto node = input.grad_fn();
+    SW_USER_CHECK(UsageError, !node || node->name() == "ShardwiseUnitBackward", "unit ",
+                  registry_.unit(unit).name,
+                  " changed its input in place; with ZeRO stages 2 and 3 its caller would get "
+                  "wrong gradients. Use the out-of-place form (inplace=False) for the first "
+                  "operation of the block.");
+  }
+}
+
+void UnitDriver::watch_backward_end() {
+  if (watching_) {
+    return;
+  }
+  watching_ = true;
+  std::fill(reduced_.begin(), reduced_.end(), 0);
+  on_backward_end([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->finish_backward();
+    }
+  });
+}
+
+void UnitDriver::before_backward(int unit) {
+  const Timer timer(*this, &times_.backward_seconds);
+  watch_backward_end();
+  if (at::GradMode::is_enabled()) {
+    gatherer_.keep_until_next_pass();
+  }
+  gatherer_.acquire(unit);
+}
+
+void UnitDriver::after_backward(int unit) {
+  const Timer timer(*this, &times_.backward_seconds);
+  ++times_.backward_calls;
+  watch_backward_end();
+  if (pending_[unit] <= 0) {
+    reducer_.reduce(registry_.unit(unit));
+    reduced_[unit] = 1;
+  }
+  gatherer_.release(unit);
+}
+
+void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& gradient) {
+  const Timer timer(*this, &times_.backward_seconds);
+  if (plan_.shard_gradients) {
+    watch_backward_end();
+  }
+  reducer_.write(segment, slot, gradient);
+}
+
+void UnitDriver::finish_backward() {
+  const Timer timer(*this, &times_.backward_seconds);
+  watching_ = false;
+  for (auto unit = registry_.units().rbegin(); unit != registry_.units().rend(); ++unit) {
+    if (!reduced_[(*unit)->id] || reducer_.holds_unreduced(**unit)) {
+      reducer_.reduce(**unit);
+    }
+  }
+  for (std::vector<at::Tensor>& marked : marked_) {
+    marked.clear();
+  }
+  gatherer_.release_leftovers();
+}
+
+}  // namespace shardwise::zero

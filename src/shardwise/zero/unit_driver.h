@@ -1,0 +1,70 @@
+// Drives gatherer and reducer from the events of forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shardwise/comm/mesh.h"
+#include "shardwise/params/registry.h"
+#include "shardwise/zero/autograd_hooks.h"
+#include "shardwise/zero/gatherer.h"
+#include "shardwise/zero/plan.h"
+#include "shardwise/zero/reducer.h"
+
+namespace shardwise::zero {
+
+// Host seconds of the engine's own work, without the collective calls, by direction.
+struct HostTimes {
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  std::int64_t forward_calls = 0;   // one a unit and forward
+  std::int64_t backward_calls = 0;  // one a unit and backward
+};
+
+// Front ends call begin_pass, before_forward and after_forward around the modules of a unit; the
+// backward events arrive through autograd. One thread at a time.
+class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<UnitDriver> {
+ public:
+  // The collaborators outlive the driver. Call install() once it is held by a shared_ptr.
+  UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
+             const ZeroPlan& plan, const comm::ShardChannels& channels);
+  void install();
+
+  // The root module's forward begins.
+  void begin_pass();
+  // Before a module of the unit runs. Returns what to hand to it in place of `inputs` (those tensors
+  // among its arguments that require grad); empty: leave the arguments alone.
+  std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs);
+  // After it, with the tensors among its results.
+  void after_forward(int unit, const std::vector<at::Tensor>& outputs);
+
+  void before_backward(int unit) override;
+  void after_backward(int unit) override;
+  void gradient(params::Segment& segment, int slot, const at::Tensor& gradient) override;
+  void add_pending(int unit, int change) override { pending_[unit] += change; }
+
+  const HostTimes& host_times() const { return times_; }
+  // Ends gradient capture: parameters behave as torch made them.
+  void uninstall() { accumulators_.clear(); }
+
+ private:
+  class Timer;
+  void watch_backward_end();
+  void finish_backward();
+  void check_not_changed_in_place(int unit);
+
+  const params::Registry& registry_;
+  Gatherer& gatherer_;
+  Reducer& reducer_;
+  ZeroPlan plan_;
+  comm::ShardChannels channels_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::vector<int> pending_;       // by unit
+  std::vector<std::uint8_t> reduced_;  // by unit, in the present backward
+  std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
+  bool watching_ = false;
+  HostTimes times_;
+};
+
+}  // namespace shardwise::zero

@@ -1,0 +1,186 @@
+"""Trains a case with the engine on ranks and holds the record against plain PyTorch.
+
+Tolerances. fp32: losses and norms 1e-6, gradients and weights 1e-5. 16-bit: twice the error that
+plain 16-bit PyTorch has against fp32 on the same samples, with floors where that error is smaller
+than what correct rounding alone can cause (see `tolerances`). docs/parity.md explains both.
+"""
+
+import gc
+from dataclasses import dataclass, replace
+
+import models
+import reference
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Case:
+    stage: int
+    model: str = "mlp"
+    dtype: str = "fp32"
+    accumulation: int = 1
+    ranks: int = 2
+    clip: bool = False
+    optimizer: str = "AdamW"
+    power: int = 8  # of the initial loss scale: small enough that no fp16 step overflows
+
+    def __str__(self):
+        clip = "clip" if self.clip else "noclip"
+        return (
+            f"z{self.stage}-{self.model}-{self.dtype}-gas{self.accumulation}"
+            f"-{self.ranks}p-{clip}-{self.optimizer}"
+        )
+
+
+def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = None) -> dict:
+    micro = models.SAMPLES // (case.ranks * case.accumulation)
+    config = {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": case.accumulation,
+        "gradient_clipping": reference.MAX_NORM if case.clip else 0,
+        "optimizer": {"type": case.optimizer, "params": reference.OPTIMIZERS[case.optimizer][1]},
+        "zero_optimization": {
+            "stage": case.stage,
+            "stage3_param_persistence_threshold": 0,
+            **(zero or {}),
+        },
+        "shardwise": {"poison_released": True, **(shardwise or {})},
+    }
+    if case.dtype == "bf16":
+        config["bf16"] = {"enabled": True}
+    if case.dtype == "fp16":
+        config["fp16"] = {"enabled": True, "initial_scale_power": case.power}
+    return config
+
+
+def make_engine(model, config, **arguments):
+    """The engine alone; imported here so that the reference process stays free of shardwise."""
+    import shardwise
+
+    return shardwise.initialize(model=model, config=config, **arguments)[0]
+
+
+def train(case: Case, zero=None, shardwise=None, device="cpu", steps=reference.STEPS) -> dict:
+    """Runs on every rank: the record of reference.train, from the engine."""
+    model = models.build(case.model)
+    record = {"losses": [], "norms": [], "applied": []}
+    with make_engine(model, config_of(case, zero, shardwise)) as engine:
+        for step in range(steps):
+            record["losses"].append(accumulate(engine, case, step, device))
+            if step == steps - 1:
+                record["gradients"] = full_gradients(engine)
+            engine.step()
+            record["norms"].append(float(engine.get_global_grad_norm()))
+            record["applied"].append(bool(engine.was_step_applied()))
+        record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
+        record["global_steps"] = engine.global_steps
+        record["skipped_steps"] = engine.skipped_steps
+    gc.collect()
+    return record
+
+
+def accumulate(engine, case: Case, step: int, device) -> float:
+    """Forward and backward of this rank's micro-batches, the mean of their losses."""
+    count = case.ranks * case.accumulation
+    dtype = reference.DTYPES[case.dtype]
+    micros = models.micro_batches(case.model, step, count, device, dtype)
+    losses = []
+    for index in range(case.accumulation):
+        loss = models.loss_of(engine(**micros[index * case.ranks + dist.get_rank()]))
+        engine.backward(loss)
+        losses.append(loss.item())
+        if index + 1 < case.accumulation:
+            engine.step()
+    return sum(losses) / len(losses)
+
+
+def full_gradients(engine) -> dict:
+    from shardwise.utils import safe_get_full_grad
+
+    named = list(engine.module.named_parameters())
+    return {n: safe_get_full_grad(p).float().cpu() for n, p in named if p.requires_grad}
+
+
+class Truth:
+    """Reference records, computed once a session in the reference process."""
+
+    def __init__(self, process, device="cpu"):
+        self.process = process
+        self.device = device
+        self.records = {}
+
+    def record(self, case: Case, dtype: str) -> dict:
+        micro_batches, power, accumulation = case.ranks * case.accumulation, None, 1
+        if dtype == "fp32":  # the mean over the whole batch, however it is split
+            micro_batches = 1
+        if dtype == "fp16":
+            power, accumulation = case.power, case.accumulation
+        key = (case.model, dtype, case.optimizer, case.clip, micro_batches, accumulation, power)
+        if key not in self.records:
+            self.records[key] = self.process.run(reference.train, *key, device=self.device)[0]
+        return self.records[key]
+
+
+def check(case: Case, ranks: list[dict], truth: Truth):
+    """Every rank agrees on norms and flags; losses, norms, gradients and weights are right."""
+    plain = truth.record(case, case.dtype)
+    tolerance = tolerances(case, plain, truth)
+    for record in ranks[1:]:
+        assert record["norms"] == ranks[0]["norms"], "the ranks report different norms"
+        assert record["weights"] == {}, "only rank 0 returns weights"
+    assert [r["applied"] for r in ranks] == [plain["applied"]] * len(ranks)
+    got = {
+        "losses": [
+            sum(step) / len(ranks) for step in zip(*(r["losses"] for r in ranks), strict=True)
+        ],
+        "norms": ranks[0]["norms"],
+        "weights": ranks[0]["weights"],
+    }
+    for kind, record in [*got.items(), *(("gradients", r["gradients"]) for r in ranks)]:
+        missing = named(plain[kind]).keys() - named(record).keys()
+        assert not missing, f"{kind}: nothing for {sorted(missing)}"
+        errors = relative_errors(record, plain, kind)
+        worst = max(errors, key=errors.get)
+        assert errors[worst] <= tolerance[kind], (
+            f"{case}: {kind} differ most at {worst}: relative error {errors[worst]:.2e}, "
+            f"allowed {tolerance[kind]:.2e}"
+        )
+
+
+def tolerances(case: Case, plain: dict, truth: Truth) -> dict:
+    if case.dtype == "fp32":
+        return {"losses": 1e-6, "norms": 1e-6, "gradients": 1e-5, "weights": 1e-5}
+    exact = truth.record(replace(case, dtype="fp32"), "fp32")
+    kinds = ("losses", "norms", "gradients", "weights")
+    errors = {k: max(relative_errors(plain[k], exact, k).values()) for k in kinds}
+    eps = torch.finfo(reference.DTYPES[case.dtype]).eps
+    # Weights: masters that agree may still round to neighbours, one unit in the last place apart.
+    # Losses, norms: eps/2 of rounding in each sample, averaged over the samples, doubled.
+    mean = eps / models.SAMPLES**0.5
+    floors = {"losses": mean, "norms": mean, "gradients": 0.0, "weights": eps}
+    return {k: max(2 * errors[k], floors[k]) for k in kinds}
+
+
+def named(values) -> dict:
+    return values if isinstance(values, dict) else dict(enumerate(values))
+
+
+def relative_errors(values, plain: dict, kind: str) -> dict:
+    """max|a-b| / max|b| of each tensor, or of each step's scalar, that the reference has."""
+    truth = named(plain[kind])
+    largest = max(scale(b) for b in truth.values())
+    errors = {}
+    for name, b in truth.items():
+        a = named(values)[name]
+        # BERT's key bias has no influence in theory: its gradient is noise, measured against
+        # the largest gradient instead of itself.
+        noise = kind == "gradients" and str(name).endswith("attention.self.key.bias")
+        errors[name] = scale(a - b) / max(largest if noise else scale(b), 1e-30)
+    return errors
+
+
+def scale(value) -> float:
+    if isinstance(value, torch.Tensor):
+        return float(value.abs().max()) if value.numel() else 0.0
+    return abs(value)

@@ -1,0 +1,40 @@
+"""The examples run as their README says, on two processes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def launch(script: str, *arguments: str) -> str:
+    """Output of `shardwise launch -n 2 script`, by the program beside this Python."""
+    program = Path(sys.executable).parent / "shardwise"
+    command = [program, "launch", "-n", "2", ROOT / "examples" / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_quickstart_for_twenty_steps(tmp_path):
+    text = launch("quickstart/train.py", "--steps", "20", "--output", str(tmp_path))
+    assert "20/20" in text and "ETA" in text and "not judged" in text
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 21))
+    assert rows[0]["loss"] == pytest.approx(5.545, abs=0.1)  # ln 256: nothing known at the start
+    assert rows[-1]["loss"] < 4.5
+    assert (tmp_path / "loss.svg").read_text().count("<polyline") == 1
+
+
+@pytest.mark.timeout(300)
+def test_hugging_face_script():
+    text = launch("hf_gpt2.py", "--steps", "12")
+    losses = {int(s): float(v) for s, v in re.findall(r"step (\d+)\s+loss ([\d.]+)", text)}
+    assert list(losses) == list(range(1, 13))
+    assert losses[1] == pytest.approx(5.545, abs=0.3)
+    assert losses[12] < losses[1] - 1

@@ -1,0 +1,159 @@
+"""The engine on CUDA with NCCL. One process with forced collectives, two where two GPUs exist."""
+
+from itertools import product
+
+import models
+import parity
+import pytest
+import reference
+import torch
+from pairwise import pairwise
+from parity import Case
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.gpu
+DEVICES = torch.cuda.device_count()
+one_gpu = pytest.mark.skipif(DEVICES < 1, reason="no CUDA device")
+two_gpus = pytest.mark.skipif(DEVICES < 2, reason=f"needs two CUDA devices, found {DEVICES}")
+
+FACTORS = {
+    "stage": [0, 1, 2, 3],
+    "dtype": ["fp32", "bf16", "fp16"],
+    "model": ["mlp", "gpt2", "llama"],
+    "accumulation": [1, 4],
+    "clip": [False, True],
+    "optimizer": ["SGD", "AdamW"],
+}
+FORCED = {"force_communication": True}
+EVERY_STAGE_AND_DTYPE = list(product([0, 1, 2, 3], ["fp32", "bf16", "fp16"]))
+
+
+@pytest.fixture(scope="module")
+def gpu_pool():
+    pool = RankPool(max(DEVICES, 1), backend="nccl")
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def truth():
+    process = RankPool(1, backend="nccl")
+    yield parity.Truth(process, device="cuda")
+    process.close()
+
+
+def check(case, pool, truth):
+    records = pool.run(parity.train, case, None, FORCED, "cuda", ranks=case.ranks, timeout=240)
+    parity.check(case, records, truth)
+
+
+def cases(ranks):
+    return [Case(**row, ranks=ranks) for row in pairwise(FACTORS)]
+
+
+@one_gpu
+@pytest.mark.parametrize("case", cases(1), ids=str)
+def test_parity_on_one_gpu(case, gpu_pool, truth):
+    check(case, gpu_pool, truth)
+
+
+@one_gpu
+@pytest.mark.parametrize("stage,dtype", EVERY_STAGE_AND_DTYPE)
+def test_every_stage_and_dtype(stage, dtype, gpu_pool, truth):
+    check(Case(stage, "gpt2", dtype, 1, 1, True), gpu_pool, truth)
+
+
+@two_gpus
+@pytest.mark.parametrize("case", cases(2), ids=str)
+def test_parity_on_two_gpus(case, gpu_pool, truth):
+    check(case, gpu_pool, truth)
+
+
+# A steady loop
+
+
+def rank_steady(stage, dtype, steps=5):
+    """Runs warm steps under sync-debug mode; allocations by the engine's and by a plain loop."""
+    kind = reference.DTYPES[dtype]
+    micro = models.micro_batches("gpt2", 0, 1, "cuda", kind)[0]
+    plain = models.build("gpt2").to("cuda", kind)
+
+    def plain_step():
+        plain(**micro).loss.backward()
+        plain.zero_grad(set_to_none=True)
+
+    config = parity.config_of(
+        Case(stage, "gpt2", dtype, ranks=1, clip=True),
+        shardwise={"force_communication": True, "poison_released": False},
+    )
+    with parity.make_engine(models.build("gpt2"), config) as engine:
+
+        def engine_step():
+            engine.backward(engine(**micro).loss)
+            engine.step()
+
+        result = {
+            "plain": allocations(plain_step, steps),
+            "engine": allocations(engine_step, steps),
+        }
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(steps):
+                engine_step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        result["applied"] = engine.global_steps - engine.skipped_steps
+        result["host_times"] = engine.host_times()
+        return result
+
+
+def allocations(step, count):
+    """Growth over `count` steps after warm-up: blocks asked for, driver segments, bytes held."""
+    for _ in range(4):
+        step()
+    torch.cuda.synchronize()
+    keys = ("allocation.all.allocated", "segment.all.allocated", "allocated_bytes.all.current")
+    before = torch.cuda.memory_stats()
+    for _ in range(count):
+        step()
+    after = torch.cuda.memory_stats()
+    return [after[key] - before[key] for key in keys]
+
+
+@one_gpu
+@pytest.mark.parametrize("stage,dtype", EVERY_STAGE_AND_DTYPE)
+def test_a_steady_loop_neither_syncs_nor_allocates(stage, dtype, gpu_pool):
+    result = gpu_pool.run(rank_steady, stage, dtype, ranks=1)[0]
+    asked, segments, held = result["engine"]
+    assert asked <= result["plain"][0], "the engine allocates on top of forward and backward"
+    assert segments == 0, "device memory was asked of the driver in a steady loop"
+    assert held == 0, "memory held by the device grew"
+    assert result["applied"] > 0
+    print(f"stage {stage} {dtype}: host time of the engine, microseconds: {result['host_times']}")
+
+
+def rank_weights_with(zero):
+    case = Case(zero.pop("stage"), "llama", "bf16", ranks=torch.distributed.get_world_size())
+    return parity.train(case, zero, FORCED, "cuda")["weights"]
+
+
+@one_gpu
+@pytest.mark.parametrize("stage", [2, 3])
+def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
+    """Reuse of buffers across streams: small and large buckets, with and without overlap."""
+    found = [
+        gpu_pool.run(
+            rank_weights_with,
+            {
+                "stage": stage,
+                "reduce_bucket_size": size,
+                "stage3_prefetch_bucket_size": size,
+                "overlap_comm": overlap,
+            },
+            ranks=1,
+        )[0]
+        for size in (1, 10**9)
+        for overlap in (True, False)
+    ]
+    for weights in found[1:]:
+        assert all(torch.equal(weights[n], w) for n, w in found[0].items())

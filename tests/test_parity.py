@@ -1,0 +1,99 @@
+"""The engine against plain PyTorch: same samples, same losses, norms, gradients and weights."""
+
+from itertools import product
+
+import parity
+import pytest
+import reference
+from pairwise import pairwise
+from parity import Case
+
+FACTORS = {
+    "stage": [0, 1, 2, 3],
+    "model": ["mlp", "gpt2", "llama"],
+    "dtype": ["fp32", "bf16", "fp16"],
+    "accumulation": [1, 4],
+    "ranks": [1, 2, 3, 4],
+    "clip": [False, True],
+    "optimizer": ["SGD", "AdamW"],
+}
+COVER = [Case(**row) for row in pairwise(FACTORS)]
+PRODUCT = [Case(*values) for values in product(*FACTORS.values())]
+OTHER_MODELS = [
+    "bert",
+    "cnn",
+    "multi",
+    "frozen",
+    "unused",
+    "reused",
+    "tiny",
+    "checkpointed",
+    "reentrant",
+    "lora",
+]
+
+
+@pytest.fixture(scope="module")
+def truth(reference):
+    return parity.Truth(reference)
+
+
+def check(case, pool, truth):
+    parity.check(case, pool.run(parity.train, case, ranks=case.ranks), truth)
+
+
+@pytest.mark.parametrize("case", COVER, ids=str)
+def test_pairwise_cover(case, pool, truth):
+    check(case, pool, truth)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [c for c in PRODUCT if c not in COVER], ids=str)
+def test_full_product(case, pool, truth):
+    check(case, pool, truth)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("model", OTHER_MODELS)
+def test_other_models(model, stage, pool, truth):
+    """Shapes of modules that units, hooks and gradients must cope with; 4 ranks for tiny."""
+    ranks = 4 if model == "tiny" else 2
+    check(Case(stage, model, accumulation=4 if stage % 2 else 1, ranks=ranks), pool, truth)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_overflowing_first_steps(stage, pool, truth):
+    """A loss scale of 2^21 overflows: skipped steps move nothing and the scale follows the rule."""
+    case = Case(stage, "mlp", "fp16", ranks=2, optimizer="SGD", power=21)
+    plain = truth.record(case, "fp16")
+    assert False in plain["applied"], "the case must overflow to test anything"
+    records = pool.run(train_watching_skips, case, ranks=2)
+    for record in records:
+        skipped = plain["applied"].count(False)
+        assert record["applied"] == plain["applied"]
+        assert record["skipped_steps"] == skipped
+        assert record["global_steps"] == reference.STEPS
+        assert record["moved"] == plain["applied"]
+    exact = [(a, b) for a, b in zip(records[0]["losses"], records[1]["losses"], strict=True)]
+    mean = [sum(pair) / 2 for pair in exact]
+    assert mean == pytest.approx(plain["losses"], rel=1e-3)
+
+
+def train_watching_skips(case):
+    """Rank side: whether the weights and the first moment changed in each step."""
+    import models
+    import torch
+
+    record = {"losses": [], "applied": [], "moved": []}
+    with parity.make_engine(models.build(case.model), parity.config_of(case)) as engine:
+        before = engine.state_dict()
+        for step in range(reference.STEPS):
+            record["losses"].append(parity.accumulate(engine, case, step, "cpu"))
+            engine.step()
+            after = engine.state_dict()
+            record["applied"].append(bool(engine.was_step_applied()))
+            changed = not all(torch.equal(before[n], after[n]) for n in after)
+            record["moved"].append(changed if after else record["applied"][-1])
+            before = after
+        record["global_steps"], record["skipped_steps"] = engine.global_steps, engine.skipped_steps
+    return record

@@ -1,0 +1,95 @@
+"""Bytes on the wire: 2, 2, 2, 3 times the parameters a step, and what accumulation saves."""
+
+import models
+import parity
+import pytest
+import torch
+from parity import Case
+
+LAYERS, WIDTH = 6, 96
+
+
+def measured_step(stage, dtype, accumulation, steps):
+    """Counters of `steps` whole steps after two warm-up steps; element count; parameter count."""
+    model = models.BlocksOnly(LAYERS, WIDTH)
+    shapes = [p.numel() for p in model.parameters()]
+    config = {
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "gradient_clipping": 0,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "shardwise": {"keep_last_unit": False, "poison_released": True},
+        "bf16": {"enabled": dtype == "bf16"},
+    }
+    with parity.make_engine(model, config) as engine:
+        for step in range(2 + steps):
+            if step == 2:
+                engine.reset_comm_counters()
+            for _ in range(accumulation):
+                x = torch.randn(3, WIDTH, dtype=parity.reference.DTYPES[dtype])
+                engine.backward(engine(x, x))
+                engine.step()
+        return engine.comm_counters(), shapes
+
+
+def total_bytes(counters):
+    return sum(counter["bytes"] for counter in counters.values())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage,factor", [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_traffic_of_a_step(stage, factor, dtype, ranks, pool):
+    size = 4 if dtype == "fp32" else 2
+    for counters, shapes in pool.run(measured_step, stage, dtype, 1, 1, ranks=ranks):
+        count = sum(shapes)
+        padding = 64 * len(shapes) + 64 * ranks * LAYERS
+        share = size * (ranks - 1) / ranks
+        scalars = 4096  # norm, order hash and the bits of used parameters
+        least, most = factor * count * share, factor * (count + padding) * share + scalars
+        assert padding < 0.08 * count
+        assert least <= total_bytes(counters) <= most
+        if stage:
+            gathers = 2 if stage == 3 else 1
+            check_elements(counters["reduce_scatter"], 1, count, padding)
+            check_elements(counters["all_gather"], gathers, count, padding)
+
+
+def check_elements(counter, times, count, padding):
+    assert times * count <= counter["elements"] <= times * (count + padding)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_accumulation_sends_one_sixteenth(stage, pool):
+    accumulated, _ = pool.run(measured_step, stage, "fp32", 16, 1, ranks=2)[0]
+    plain, _ = pool.run(measured_step, stage, "fp32", 1, 16, ranks=2)[0]
+    assert total_bytes(accumulated) > 0
+    assert total_bytes(accumulated) * 16 == total_bytes(plain)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_one_process_sends_nothing(stage, pool):
+    counters, _ = pool.run(measured_step, stage, "fp32", 1, 1, ranks=1)[0]
+    assert total_bytes(counters) == 0
+
+
+def test_the_default_keeps_what_it_needs_at_once(pool):
+    """The last unit of forward is the first of backward: kept, it saves its second gather."""
+    kept, dropped = pool.run(gathers_with_and_without_keeping, ranks=2)[0]
+    assert kept["all_gather"]["elements"] < dropped["all_gather"]["elements"]
+    assert kept["all_gather"]["calls"] == dropped["all_gather"]["calls"] - 1
+
+
+def gathers_with_and_without_keeping():
+    found = []
+    for keep in (True, False):
+        case = Case(3, "blocks")
+        config = parity.config_of(case, shardwise={"keep_last_unit": keep})
+        with parity.make_engine(models.build("blocks"), config) as engine:
+            for step in range(3):
+                engine.reset_comm_counters()
+                parity.accumulate(engine, case, step, "cpu")
+                engine.step()
+            found.append(engine.comm_counters())
+    return found

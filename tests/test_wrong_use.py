@@ -1,0 +1,509 @@
+"""Wrong use and failing processes: a clear error in bounded time, never a crash or a hang."""
+
+import copy
+import os
+import signal
+import time
+
+import models
+import parity
+import pytest
+import torch
+import torch.distributed as dist
+from parity import Case, make_engine
+
+STAGES = pytest.mark.parametrize("stage", [0, 1, 2, 3])
+TIMEOUT = 5  # seconds; "shardwise.timeout_seconds" of the tests with a dead or stalled rank
+
+
+def config(stage, accumulation=1, **own):
+    return parity.config_of(Case(stage, accumulation=accumulation), shardwise=own)
+
+
+def samples(step=0):
+    world = dist.get_world_size()
+    return models.micro_batches("mlp", step, world, "cpu", torch.float32)[dist.get_rank()]
+
+
+def message_of(error, function):
+    """Calls function, which must raise `error`; the text of the exception."""
+    with pytest.raises(error) as caught:
+        function()
+    return str(caught.value)
+
+
+# Order of calls
+
+
+def rank_step_without_backward(stage):
+    with make_engine(models.build("mlp"), config(stage)) as engine:
+        assert "backward" in message_of(RuntimeError, engine.step)
+        engine(**samples())
+        assert "backward" in message_of(RuntimeError, engine.step)
+        engine.backward(engine(**samples()))
+        engine.step()
+        assert "backward" in message_of(RuntimeError, engine.step)
+        assert engine.global_steps == 1
+
+
+@STAGES
+def test_step_without_backward(stage, pool):
+    pool.run(rank_step_without_backward, stage, ranks=2)
+
+
+def rank_bad_loss():
+    with make_engine(models.build("mlp"), config(2)) as engine:
+        message = message_of((RuntimeError, ValueError), lambda: engine.backward(torch.ones(3)))
+        assert "scalar" in message and "3" in message
+        with pytest.raises((TypeError, ValueError), match="float"):
+            engine.backward(1.0)
+
+
+def test_backward_of_something_else(pool):
+    pool.run(rank_bad_loss, ranks=1)
+
+
+def rank_double_backward(stage):
+    """A gradient of a gradient is right or refused, never a crash."""
+    batch = samples()
+    batch["x"].requires_grad_()
+    with make_engine(models.build("mlp"), config(stage)) as engine:
+        try:
+            loss = engine(**batch)
+            (grad,) = torch.autograd.grad(loss, batch["x"], create_graph=True)
+            penalty = grad.pow(2).sum()
+            engine.backward(penalty)
+        except RuntimeError as error:
+            assert any(w in str(error) for w in ("create_graph", "double backward")), error
+            return
+        got = parity.full_gradients(engine)
+    expected = penalty_gradients(dist.get_world_size())
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-8)
+
+
+def penalty_gradients(world):
+    model = models.build("mlp")
+    for micro in models.micro_batches("mlp", 0, world, "cpu", torch.float32):
+        micro["x"].requires_grad_()
+        (grad,) = torch.autograd.grad(model(**micro), micro["x"], create_graph=True)
+        (grad.pow(2).sum() / world).backward()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+@STAGES
+def test_double_backward(stage, pool):
+    pool.run(rank_double_backward, stage, ranks=2)
+
+
+# Parameters
+
+
+def rank_read_released():
+    model = models.build("mlp")
+    with make_engine(model, config(3)) as engine:
+        engine.backward(engine(**samples()))
+        engine.step()
+        p = model.blocks[2].up.weight
+        reads = {
+            "add": lambda: p + 1,
+            "print": lambda: str(p),
+            "clone": lambda: p.clone(),
+            "deepcopy": lambda: copy.deepcopy(p),
+            "item": lambda: p[0, 0].item(),
+            "numpy": lambda: p.detach().numpy().sum(),
+            "copy": lambda: torch.empty_like(p).copy_(p),
+            "write": lambda: p.data.fill_(0.0),
+        }
+        for name, read in reads.items():
+            message = message_of(RuntimeError, read)
+            assert "blocks.2.up.weight" in message, f"{name}: {message}"
+            assert "GatheredParameters" in message, f"{name}: {message}"
+        engine.backward(engine(**samples(1)))
+        engine.step()
+        assert engine.global_steps == 2
+
+
+def test_released_parameter_is_not_readable(pool):
+    pool.run(rank_read_released, ranks=2)
+
+
+def rank_module_of_released(how):
+    """What needs the whole module's weights either gives the right ones or refuses by name."""
+    model = models.build("mlp")
+    original = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with make_engine(model, config(3)) as engine:
+        try:
+            state = {
+                "state_dict": lambda: model.state_dict(),
+                "deepcopy": lambda: dict(copy.deepcopy(model).named_parameters()),
+            }[how]()
+            for name, value in (state or {}).items():
+                assert torch.equal(value, original[name])
+        except RuntimeError as error:
+            assert "GatheredParameters" in str(error) or "engine.state_dict" in str(error)
+        train = engine(**samples())
+        assert torch.isfinite(train)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "deepcopy"])
+def test_module_level_reads_under_stage_3(how, pool):
+    pool.run(rank_module_of_released, how, ranks=2)
+
+
+def rank_changed_shape(stage):
+    model = models.build("mlp")
+    with make_engine(model, config(stage)) as engine:
+        engine.backward(engine(**samples()))
+        engine.step()
+        model.blocks[1].up.bias.data = torch.zeros(3)
+
+        def use():
+            engine.backward(engine(**samples(1)))
+            engine.step()
+
+        message = message_of((RuntimeError, ValueError), use)
+        assert "blocks.1.up.bias" in message and "shape" in message
+
+
+@STAGES
+def test_parameter_changed_in_shape(stage, pool):
+    pool.run(rank_changed_shape, stage, ranks=2)
+
+
+def rank_slice_alias():
+    model = models.build("mlp")
+    model.blocks[1].down.bias = torch.nn.Parameter(model.blocks[1].up.weight.data[0])
+    message = message_of((ValueError, RuntimeError), lambda: make_engine(model, config(2)))
+    assert "blocks.1.up.weight" in message and "blocks.1.down.bias" in message
+
+
+def test_parameter_that_aliases_a_slice(pool):
+    pool.run(rank_slice_alias, ranks=1)
+
+
+# Non-finite gradients
+
+
+def rank_nan(stage, dtype, times):
+    settings = config(stage)
+    if dtype != "fp32":
+        settings[dtype] = {"enabled": True}
+    model = models.build("mlp")
+    broken = [True]
+    if dist.get_rank() == 1:  # one parameter of one rank gets NaN while `broken`
+        weight = model.blocks[3].up.weight
+        weight.register_hook(lambda g: g * float("nan") if broken[0] else None)
+    kind = parity.reference.DTYPES[dtype]
+    micro = {k: v.to(kind) for k, v in samples().items()}
+    with make_engine(model, settings) as engine:
+        before = engine.state_dict()
+        for _ in range(times):
+            engine.backward(engine(**micro))
+            engine.step()
+            assert not engine.was_step_applied()
+        after = engine.state_dict()
+        assert all(torch.equal(before[n], after[n]) for n in before)
+        assert engine.skipped_steps == times
+        broken[0] = False
+        engine.backward(engine(**micro))
+        engine.step()
+        assert engine.was_step_applied()
+        after = engine.state_dict()
+        assert all(not torch.equal(before[n], after[n]) for n in before)
+        assert all(torch.isfinite(w).all() for w in after.values())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@STAGES
+def test_nan_gradients_are_skipped_and_named(stage, dtype, pool):
+    outcomes = pool.outcomes(rank_nan, stage, dtype, 2, ranks=2)
+    assert [o.kind for o in outcomes] == ["value"] * 2, outcomes
+    text = "\n".join(o.log for o in outcomes)
+    assert "blocks.3.up.weight" in text and "rank 1" in text, text
+
+
+def rank_nan_for_ever():
+    model = models.build("mlp")
+    with make_engine(model, config(2)) as engine:
+
+        def run():
+            for _ in range(25):
+                engine.backward(engine(**samples()) * float("nan"))
+                engine.step()
+
+        message = message_of(RuntimeError, run)
+        assert engine.skipped_steps in (19, 20)
+        assert "20" in message
+
+
+def test_nan_for_ever_is_an_error(pool):
+    pool.run(rank_nan_for_ever, ranks=2)
+
+
+def rank_nan_raise():
+    with make_engine(models.build("mlp"), config(1, non_finite="raise")) as engine:
+        engine.backward(engine(**samples()) * float("nan"))
+        assert "non-finite" in message_of(RuntimeError, engine.step)
+
+
+def test_non_finite_raise(pool):
+    pool.run(rank_nan_raise, ranks=2)
+
+
+# Ranks that differ
+
+
+def rank_other_shapes(stage):
+    model = models.Mlp(width=32)
+    if dist.get_rank() == 1:
+        model.blocks[1] = models.MlpBlock(32, hidden=48)
+    message = message_of((RuntimeError, ValueError), lambda: make_engine(model, config(stage)))
+    assert "blocks.1.up.weight" in message
+    assert "48" in message and "64" in message
+    return message
+
+
+@STAGES
+def test_ranks_with_other_shapes(stage, pool):
+    for message in pool.run(rank_other_shapes, stage, ranks=2, timeout=60):
+        assert "rank" in message
+
+
+def rank_other_count():
+    layers = 5 + dist.get_rank()
+    make = lambda: make_engine(models.Mlp(layers), config(3))  # noqa: E731
+    assert "blocks.5" in message_of((RuntimeError, ValueError), make)
+
+
+def test_ranks_with_another_number_of_parameters(pool):
+    pool.run(rank_other_count, ranks=3, timeout=60)
+
+
+def rank_swapped_order(stage, ring):
+    """Two equal blocks swapped on rank 1: nothing hangs by itself, the numbers would mix."""
+    model = models.build("mlp")
+    if dist.get_rank() == 1:
+        order = [0, 2, 1, 3, 4]
+
+        def forward(self, x, y):
+            for index in order:
+                x = self.blocks[index](x)
+            return models.mse(self.head(x), y)
+
+        model.forward = forward.__get__(model)
+    settings = config(stage, timeout_seconds=TIMEOUT)
+    settings["zero_optimization"]["stage3_prefetch_bucket_size"] = ring
+    engine = make_engine(model, settings)
+    before = engine.state_dict()
+
+    def run():
+        engine.backward(engine(**samples()))
+        engine.step()
+
+    message = message_of(RuntimeError, run)
+    assert "blocks.1" in message or "blocks.2" in message, message
+    assert "order" in message, message
+    after = engine.state_dict()
+    assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+@pytest.mark.parametrize("stage,ring", [(2, 0), (3, 0), (3, 10**9)])
+def test_swapped_blocks_are_an_error(stage, ring, own_pool):
+    own_pool(2).run(rank_swapped_order, stage, ring, ranks=2, timeout=60)
+
+
+def rank_called_more_often():
+    """One block runs once on rank 0 and three times on rank 1."""
+    model = models.build("mlp")
+    repeats = 1 + 2 * dist.get_rank()
+
+    def forward(self, x, y):
+        for block in [self.blocks[0]] * repeats + list(self.blocks[1:]):
+            x = block(x)
+        return models.mse(self.head(x), y)
+
+    model.forward = forward.__get__(model)
+    engine = make_engine(model, config(3, timeout_seconds=TIMEOUT))
+    start = time.monotonic()
+
+    def run():
+        for step in range(3):
+            engine.backward(engine(**samples(step)))
+            engine.step()
+
+    message = message_of(RuntimeError, run)
+    assert time.monotonic() - start < 3 * TIMEOUT
+    assert f"rank {dist.get_rank()}" in message and "blocks." in message, message
+
+
+def test_a_block_called_more_often_on_one_rank(own_pool):
+    own_pool(2).run(rank_called_more_often, ranks=2, timeout=60)
+
+
+# Processes that die or stall
+
+
+def rank_until(victim, stage, action):
+    """Trains for ever; the victim leaves in the middle of its third forward."""
+    model = models.build("mlp")
+    if dist.get_rank() == victim:
+        calls = [0]
+
+        def leave(module, inputs):
+            calls[0] += 1
+            if calls[0] == 3:
+                os.kill(os.getpid(), getattr(signal, action))
+
+        model.blocks[2].register_forward_pre_hook(leave)
+    engine = make_engine(model, config(stage, timeout_seconds=TIMEOUT))
+    last = time.monotonic()
+    try:
+        for step in range(1000):
+            engine.backward(engine(**samples(step % 5)))
+            engine.step()
+            last = time.monotonic()
+    except RuntimeError as error:
+        return time.monotonic() - last, str(error)
+    raise AssertionError("trained on without the victim")
+
+
+@pytest.mark.parametrize("action", ["SIGKILL", "SIGSTOP"])
+@STAGES
+def test_a_rank_that_dies_or_stalls(stage, action, own_pool):
+    victim = 1
+    pool = own_pool(3)
+    outcomes = pool.outcomes(rank_until, victim, stage, action, ranks=3, timeout=60)
+    processes = [w.process for w in pool.workers]
+    gone = {"SIGKILL": "died", "SIGSTOP": "silent"}[action]
+    assert outcomes[victim].kind == gone
+    for rank in (0, 2):
+        assert outcomes[rank].kind == "value", outcomes[rank].describe()
+        seconds, message = outcomes[rank].value
+        assert seconds < TIMEOUT + 5, f"rank {rank} noticed after {seconds:.1f} s"
+        assert f"rank {rank}" in message, message
+        collectives = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
+        assert any(name in message for name in collectives), message
+    pool.close()
+    assert not any(p.is_alive() for p in processes)
+
+
+def rank_leaves_early():
+    """Rank 1 has one batch less: the others report a time-out that names where they wait."""
+    engine = make_engine(models.build("mlp"), config(2, timeout_seconds=TIMEOUT))
+    for step in range(3 - dist.get_rank()):
+        engine.backward(engine(**samples(step)))
+        engine.step()
+    if dist.get_rank() == 0:
+        raise AssertionError("rank 0 finished a step without rank 1")
+    time.sleep(TIMEOUT + 5)
+
+
+def test_a_rank_with_fewer_batches(own_pool):
+    outcome = own_pool(2).outcomes(rank_leaves_early, ranks=2, timeout=40)[0]
+    assert outcome.kind == "error"
+    first_line = outcome.value.splitlines()[0]
+    assert "rank 0" in first_line and "AssertionError" not in first_line, outcome.describe()
+
+
+# Configuration
+
+
+def rank_bad_config(change, error, words):
+    settings = config(0)
+    for path, value in change.items():
+        section, _, key = path.rpartition(".")
+        target = settings.setdefault(section, {}) if section else settings
+        if value is None:
+            target.pop(key)
+        else:
+            target[key] = value
+    message = message_of(error, lambda: make_engine(models.build("mlp"), settings))
+    for word in words:
+        assert word in message, message
+
+
+BAD_CONFIGS = {
+    "world": ({"train_batch_size": 7}, ["train_batch_size", "7", "48"]),
+    "typo": ({"zero_optimization.stge": 2}, ["zero_optimization.stge", "stage"]),
+    "range": ({"zero_optimization.stage": 4}, ["zero_optimization.stage", "4"]),
+    "type": ({"gradient_clipping": "much"}, ["gradient_clipping", "much"]),
+    "both": ({"fp16.enabled": True, "bf16.enabled": True}, ["fp16", "bf16"]),
+    "auto": ({"train_micro_batch_size_per_gpu": "auto"}, ["train_micro_batch_size_per_gpu"]),
+    "unbuilt": ({"zero_optimization.offload_param": {"device": "cpu"}}, ["offload_param"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_bad_configuration(name, pool):
+    change, words = BAD_CONFIGS[name]
+    pool.run(rank_bad_config, change, ValueError, words, ranks=2)
+
+
+def rank_missing_file():
+    path = "no/such/config.json"
+    message = message_of((OSError, ValueError), lambda: make_engine(models.build("mlp"), path))
+    assert path in message
+
+
+def test_missing_config_file(pool):
+    pool.run(rank_missing_file, ranks=1)
+
+
+def rank_missing_arguments():
+    import shardwise
+
+    with pytest.raises((ValueError, TypeError), match="model"):
+        shardwise.initialize(config=config(0))
+    with pytest.raises((ValueError, TypeError), match="config"):
+        shardwise.initialize(model=models.build("mlp"))
+    settings = config(2)
+    del settings["optimizer"]
+    with pytest.raises(ValueError, match="optimizer"):
+        shardwise.initialize(model=models.build("mlp"), config=settings)
+
+
+def test_missing_arguments(pool):
+    pool.run(rank_missing_arguments, ranks=1)
+
+
+def rank_recovers_from_an_exception(stage):
+    """An exception in the middle of forward or backward leaves an engine that trains on."""
+    model = models.build("mlp")
+    fail = [None]
+
+    def hook(module, *_):
+        if fail[0] == "forward":
+            raise KeyError("user's own error")
+
+    def backward_hook(grad):
+        if fail[0] == "backward":
+            raise KeyError("user's own error")
+
+    model.blocks[2].register_forward_pre_hook(hook)
+    settings = config(stage)
+    with make_engine(model, settings) as engine:
+        expected = [parity.accumulate(engine, Case(stage), s, "cpu") for s in (0,)]
+        engine.step()
+        fail[0] = "forward"
+        with pytest.raises(KeyError, match="user's own"):
+            engine(**samples(1))
+        fail[0] = "backward"
+        batch = samples(1)
+        batch["x"].requires_grad_()
+        batch["x"].register_hook(backward_hook)
+        with pytest.raises(KeyError, match="user's own"):
+            engine.backward(engine(**batch))
+        fail[0] = None
+        engine.zero_grad()
+        expected.append(parity.accumulate(engine, Case(stage), 1, "cpu"))
+        engine.step()
+    with make_engine(models.build("mlp"), settings) as engine:
+        for step, loss in enumerate(expected):
+            assert parity.accumulate(engine, Case(stage), step, "cpu") == loss
+            engine.step()
+
+
+@STAGES
+def test_an_exception_of_the_user_passes_through(stage, pool):
+    pool.run(rank_recovers_from_an_exception, stage, ranks=2)

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the C++ tests of a sanitizer build: tools/sanitizers/run.sh BUILD_DIR. The sanitizer is read
+# from the build. torch and its OpenMP are not instrumented: address and undefined run everything,
+# thread runs the torch-free tests and, of the others, those of the communication core.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=${1:?usage: tools/sanitizers/run.sh BUILD_DIR}
+kind=$(sed -n 's/^SW_SANITIZE:STRING=//p' "$build/CMakeCache.txt")
+[ -n "$kind" ] || { echo "$build is not a sanitizer build" >&2; exit 2; }
+
+# torch keeps its registries to the end, which the leak check would count.
+export ASAN_OPTIONS="detect_leaks=0:strict_init_order=1:detect_stack_use_after_return=1"
+export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
+export TSAN_OPTIONS="suppressions=$here/thread.supp:halt_on_error=1:second_deadlock_stack=1"
+export OMP_NUM_THREADS=1
+
+filter='*'
+[ "$kind" != thread ] || filter='Comm*:Transport*:Thread*:Mesh*:Hook*:Counter*'
+status=0
+for program in torch_free_tests torch_tests; do
+  [ -x "$build/$program" ] || continue
+  arguments=()
+  [ "$program" = torch_free_tests ] || arguments=("--gtest_filter=$filter")
+  # Address space randomisation beyond 28 bits breaks the thread sanitizer of older compilers.
+  timeout 900 setarch -R "$build/$program" "${arguments[@]}" || status=1
+done
+exit $status
