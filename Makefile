@@ -2,6 +2,7 @@
 #   PYTHON=path    use this Python and its own venv (.venv-3.12, ...) instead of python3 and .venv
 #   PRESET=name    release (default), dev, asan, ubsan, tsan
 #   JOBS=n         parallel compile jobs (default: Ninja's)
+#   EXTRA_PYTHON=path   build the Python module for this Python too, from the same build
 #   QUICKSTART_ARGS, PYTEST_ARGS   passed on
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,9 +32,10 @@ venv:
 	@tools/bootstrap.sh $(VENV) $(PYTHON)
 
 configure: venv
-	@if ! [ -e $(BUILD)/build.ninja ]; then \
+	@if ! [ -e $(BUILD)/build.ninja ] || [ -n "$(EXTRA_PYTHON)" ]; then \
 	  $(VENV)/bin/cmake --preset $(PRESET) -B $(BUILD) -DSW_PYTHON="$(CURDIR)/$(PY)" \
-	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja"; \
+	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja" \
+	    $(if $(EXTRA_PYTHON),-DSW_EXTRA_PYTHON="$(EXTRA_PYTHON)"); \
 	fi
 
 build: configure
@@ -62,10 +64,13 @@ test-gpu:
 # make sanitize PRESET=asan (or ubsan, tsan): builds and runs the C++ tests under a sanitizer.
 sanitize: configure
 	@$(NINJA)
-	PRESET=$(PRESET) tools/sanitizers/run.sh $(BUILD)
+	tools/sanitizers/run.sh $(BUILD)
 
-lint: venv
+# The reference page of the configuration is made from the field list in the program.
+lint: configure
 	@$(PY) tools/lint.py
+	@$(NINJA) --quiet stage_program
+	@$(VENV)/bin/shardwise config reference --check docs/config.md
 
 format: venv
 	@$(PY) tools/lint.py --fix

@@ -19,21 +19,33 @@ set(package_folder "${PROJECT_SOURCE_DIR}/python/shardwise")
 sw_stage(library "$<TARGET_FILE:shardwise>" "${package_folder}" shardwise)
 install(TARGETS shardwise LIBRARY DESTINATION shardwise)
 
-sw_collect("${PROJECT_SOURCE_DIR}/src/shardwise/bindings" binding_sources binding_tests)
-if(SW_PYTHON_MODULE AND binding_sources)
-  if(NOT EXISTS "${SW_PYTHON_INCLUDE}/Python.h")
-    message(FATAL_ERROR "${SW_PYTHON_INCLUDE}/Python.h is missing (Debian: python3-dev)")
+# The module _C for one Python, named by its headers' folder and the suffix of its extension modules.
+function(sw_python_module target include_folder suffix)
+  if(NOT EXISTS "${include_folder}/Python.h")
+    message(FATAL_ERROR "${include_folder}/Python.h is missing (Debian: python3-dev)")
   endif()
-  add_library(sw_python_module MODULE ${binding_sources})
-  target_link_libraries(sw_python_module PRIVATE shardwise sw::torch_python)
-  target_compile_definitions(sw_python_module PRIVATE TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H)
-  target_precompile_headers(sw_python_module PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_python_pch.h")
-  set_target_properties(sw_python_module PROPERTIES
-    OUTPUT_NAME _C PREFIX "" SUFFIX "${SW_PYTHON_EXT_SUFFIX}"
+  add_library(${target} MODULE ${binding_sources})
+  target_link_libraries(${target} PRIVATE shardwise sw::torch_python)
+  target_include_directories(${target} SYSTEM PRIVATE "${include_folder}")
+  target_compile_definitions(${target} PRIVATE TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H)
+  target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_python_pch.h")
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME _C PREFIX "" SUFFIX "${suffix}"
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/package"
     BUILD_RPATH "${dev_rpath}")
-  sw_stage(module "$<TARGET_FILE:sw_python_module>" "${package_folder}" sw_python_module)
+  sw_stage(${target} "$<TARGET_FILE:${target}>" "${package_folder}" ${target})
+endfunction()
+
+sw_collect("${PROJECT_SOURCE_DIR}/src/shardwise/bindings" binding_sources binding_tests)
+if(SW_PYTHON_MODULE AND binding_sources)
+  sw_python_module(sw_python_module "${SW_PYTHON_INCLUDE}" "${SW_PYTHON_EXT_SUFFIX}")
   install(TARGETS sw_python_module LIBRARY DESTINATION shardwise)
+  # libshardwise.so does not depend on Python, so one build can serve several versions.
+  if(SW_EXTRA_PYTHON)
+    sw_probe_python("${SW_EXTRA_PYTHON}" EXTRA)
+    sw_python_module(sw_extra_python_module "${EXTRA_SW_PYTHON_INCLUDE}"
+                     "${EXTRA_SW_PYTHON_EXT_SUFFIX}")
+  endif()
 endif()
 
 # The program is native and free of torch, so that `shardwise launch` starts at once; what needs

@@ -49,7 +49,7 @@ def call(rank, backend, ranks, store, job):
 def answer(rank, backend, message):
     try:
         return pickle.dumps(("value", call(rank, backend, *message)))
-    except Exception as error:
+    except BaseException as error:  # pytest's own failures are no Exception
         return pickle.dumps(("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 
 

@@ -313,14 +313,17 @@ def test_swapped_blocks_are_an_error(stage, ring, own_pool):
     own_pool(2).run(rank_swapped_order, stage, ring, ranks=2, timeout=60)
 
 
-def rank_called_more_often():
-    """One block runs once on rank 0 and three times on rank 1."""
+CALLS = {"three times": [0, 0, 0, 1, 2, 3, 4], "not at all": [1, 2, 3, 4], "last": [1, 2, 3, 4, 0]}
+
+
+def rank_called_otherwise(how):
+    """One block is called once on rank 0, and as `how` says on rank 1."""
     model = models.build("mlp")
-    repeats = 1 + 2 * dist.get_rank()
+    order = CALLS[how] if dist.get_rank() else range(5)
 
     def forward(self, x, y):
-        for block in [self.blocks[0]] * repeats + list(self.blocks[1:]):
-            x = block(x)
+        for index in order:
+            x = self.blocks[index](x)
         return models.mse(self.head(x), y)
 
     model.forward = forward.__get__(model)
@@ -337,8 +340,9 @@ def rank_called_more_often():
     assert f"rank {dist.get_rank()}" in message and "blocks." in message, message
 
 
-def test_a_block_called_more_often_on_one_rank(own_pool):
-    own_pool(2).run(rank_called_more_often, ranks=2, timeout=60)
+@pytest.mark.parametrize("how", CALLS)
+def test_a_block_called_otherwise_on_one_rank(how, own_pool):
+    own_pool(2).run(rank_called_otherwise, how, ranks=2, timeout=60)
 
 
 # Processes that die or stall

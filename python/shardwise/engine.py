@@ -12,7 +12,7 @@ from torch import nn
 
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
-from shardwise.console import log_step
+from shardwise.console import log, log_step
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.process_groups import make_group
 from shardwise.units import Unit, is_plain, split_into_units
@@ -64,16 +64,26 @@ class Engine(ConfigAccessors, nn.Module):
         self._step_applied = False
         self._unsettled = False
         self._inside_no_sync = False
+        self._warned_no_sync = False
         self._boundary_override: bool | None = None
         self._had_backward = False
         self._groups: list[dist.ProcessGroup] = []
         self._hooks: list[Any] = []
         self._units: list[Unit] = []
         self._index: dict[int, int] = {}
-        self._core = self._make_core()
+        self.global_rank = dist.get_rank()
+        self.world_size = self.dp_world_size = dist.get_world_size()
+        self.local_rank = _C.launch_environment()["local_rank"]
+        self._live_core: _C.Engine | None = self._make_core()
         self._install_hooks()
         if self._optimizer is not None:
             self._optimizer.attach(self._run_core_step, self.zero_grad)
+
+    @property
+    def _core(self) -> _C.Engine:
+        if self._live_core is None:
+            raise _C.UsageError("the engine was destroyed: call initialize() for a new one")
+        return self._live_core
 
     # ---- construction
 
@@ -183,7 +193,7 @@ class Engine(ConfigAccessors, nn.Module):
         """Ends a micro-batch, and at the boundary of the accumulation window updates the weights."""
         if self._inside_no_sync:
             raise _C.UsageError("step() was called inside no_sync(): leave the context first")
-        if not self._had_backward:
+        if self._live_core and not self._had_backward:
             raise _C.UsageError(
                 "step() was called without backward(): call engine.backward(loss) first"
             )
@@ -242,11 +252,14 @@ class Engine(ConfigAccessors, nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Micro-batches without communication, as stages 0 and 1 do anyway until the boundary."""
-        if self.zero_optimization_stage() >= 2:
-            raise _C.UsageError(
-                "no_sync() cannot work with ZeRO stage 2 or 3, which shard gradients after each "
-                "micro-batch; use stage 0 or 1, or gradient_accumulation_steps"
+        """Micro-batches without ``step()``. Stages 0 and 1 do not communicate in it."""
+        if self._inside_no_sync:
+            raise _C.UsageError("no_sync() is active already; it cannot be nested")
+        if self.zero_optimization_stage() >= 2 and not self._warned_no_sync:
+            self._warned_no_sync = True
+            log(
+                "no_sync() saves no communication with ZeRO stages 2 and 3, which shard gradients "
+                "after each micro-batch; the weights are the same"
             )
         self._inside_no_sync = True
         try:
@@ -407,7 +420,7 @@ class Engine(ConfigAccessors, nn.Module):
 
         Not ``whole``: no communication; parameters that are sharded throw when read.
         """
-        if self._core is None:
+        if self._live_core is None:
             return
         self._settle_quietly()
         if whole and not self._whole_weights_fit():
@@ -419,7 +432,7 @@ class Engine(ConfigAccessors, nn.Module):
         for parameter in self.module.parameters():
             if hasattr(parameter, "_shardwise"):
                 del parameter._shardwise
-        self._core = None
+        self._live_core = None
         for group in self._groups:
             dist.destroy_process_group(group)
         self._groups = []

@@ -10,8 +10,8 @@
 
 namespace shardwise::comm {
 
-// CPU tensors over any backend with all-gather, all-to-all and broadcast (Gloo). Reductions are an
-// all-to-all and our own sum in rank order; see Note [Reductions over Gloo].
+// CPU tensors over any backend with tagged point-to-point messages (Gloo); see
+// Note [Collectives over Gloo].
 std::unique_ptr<Transport> make_cpu_transport(c10::intrusive_ptr<c10d::Backend> backend,
                                               std::chrono::milliseconds timeout);
 

@@ -99,7 +99,10 @@ WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::stri
   WorkPtr work;
   {
     const Stopwatch watch(&host_seconds_);
-    with_context(event, label_, "launch", [&] { work = launch(); });
+    with_context(event, label_, "launch", [&] {
+      transport_->announce(event);
+      work = launch();
+    });
   }
   return std::make_unique<CountedWork>(this, std::move(work), event);
 }

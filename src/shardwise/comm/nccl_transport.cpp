@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "shardwise/base/check.h"
 #include "shardwise/comm/c10d_transport.h"
+#include "shardwise/comm/watchdog.h"
 #include "shardwise/device/stream.h"
 
 namespace shardwise::comm {
@@ -17,22 +19,35 @@ namespace {
 
 class EventWork : public Work {
  public:
-  explicit EventWork(device::Event event) : event_(std::move(event)) {}
-  void wait() override { event_.block_current_stream(); }
+  EventWork(std::shared_ptr<device::Event> event, const Watchdog& watchdog)
+      : event_(std::move(event)), watchdog_(watchdog) {}
+  void wait() override {
+    watchdog_.check();
+    event_->block_current_stream();
+  }
 
  private:
-  device::Event event_;
+  std::shared_ptr<device::Event> event_;
+  const Watchdog& watchdog_;
 };
 
 class NcclTransport : public Transport {
  public:
   NcclTransport(c10::intrusive_ptr<c10d::Backend> backend, at::Device device,
                 std::chrono::milliseconds timeout)
-      : backend_(std::move(backend)), device_(device), timeout_(timeout), stream_(device) {}
+      : backend_(std::move(backend)),
+        device_(device),
+        timeout_(timeout),
+        stream_(device),
+        watchdog_(timeout, [this] { backend_->abort(); }) {}
 
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
   std::string name() const override { return backend_->getBackendName(); }
+  void announce(const CollectiveEvent& event) override {
+    announced_ = concat("rank ", event.rank, " of ", event.world_size, ": ",
+                        collective_name(event.collective), " for ", event.who);
+  }
 
   WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
     return on_stream([&] {
@@ -97,14 +112,16 @@ class NcclTransport : public Transport {
  private:
   template <typename Launch>
   WorkPtr on_stream(Launch&& launch) {
+    watchdog_.check();
     device::Event inputs_ready(device_);
     inputs_ready.record();
     const device::SideStream::Guard guard(stream_);
     inputs_ready.block_current_stream();
     launch();
-    device::Event done(device_);
-    done.record();
-    return std::make_unique<EventWork>(std::move(done));
+    const auto done = std::make_shared<device::Event>(device_);
+    done->record();
+    watchdog_.add(announced_, [done] { return done->reached(); });
+    return std::make_unique<EventWork>(done, watchdog_);
   }
 
   bool average(double scale) const { return scale == 1.0 / size(); }
@@ -123,6 +140,8 @@ class NcclTransport : public Transport {
   std::chrono::milliseconds timeout_;
   device::SideStream stream_;
   at::Tensor scratch_;
+  std::string announced_;
+  Watchdog watchdog_;  // last: its thread ends before the rest goes
 };
 
 }  // namespace

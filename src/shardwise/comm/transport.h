@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "shardwise/comm/collective.h"
+
 namespace shardwise::comm {
 
 // A collective in flight.
@@ -34,6 +36,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "nccl", "gloo", "threads", "single"
+  // Told before each collective what it is, for errors that come later than the call.
+  virtual void announce(const CollectiveEvent&) {}
 
   // out [size × n] = the `in` [n] of all ranks in rank order. `in` may be this rank's part of `out`.
   virtual WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) = 0;

@@ -6,6 +6,7 @@
 #include "shardwise/config/batch.h"
 #include "shardwise/config/draft.h"
 #include "shardwise/config/json_reader.h"
+#include "shardwise/config/optimizer_types.h"
 #include "shardwise/config/suggest.h"
 
 namespace shardwise::config {
@@ -39,12 +40,28 @@ std::string auto_problem(const std::vector<std::string>& autos) {
   SW_FAIL(ConfigError, text);
 }
 
-bool shown(const Field& field, const Entry& entry) {
-  return entry.given || field.status == Status::kActs;
+using Entries = std::map<const Field*, Entry>;
+
+// Whether the optimizer in use, if the document names one, has this setting.
+bool belongs_to_optimizer(const Field& field, const Entries& entries) {
+  constexpr std::string_view kPrefix = "optimizer.params.";
+  if (field.path.rfind(kPrefix, 0) != 0) {
+    return true;
+  }
+  const Value& type = entries.at(&schema().field("optimizer.type")).value;
+  const std::vector<std::string> settings = optimizer_settings(type.text);
+  const std::string name = field.path.substr(kPrefix.size());
+  return !type.is_null() && std::find(settings.begin(), settings.end(), name) != settings.end();
+}
+
+// Whether the printed document has this key.
+bool shown(const Field& field, const Entries& entries) {
+  const bool acts = field.status == Status::kActs && belongs_to_optimizer(field, entries);
+  return acts || entries.at(&field).given;
 }
 
 // The section or key as one value. `all`: also keys that neither act nor were given.
-Value collect(const Node& node, const std::map<const Field*, Entry>& entries, bool all) {
+Value collect(const Node& node, const Entries& entries, bool all) {
   if (node.field != nullptr && !node.field->is_section()) {
     const auto found = entries.find(node.field);
     return found == entries.end() ? Value::null() : found->second.value;
@@ -60,7 +77,7 @@ Value collect(const Node& node, const std::map<const Field*, Entry>& entries, bo
       if (all || !section.members.empty()) {
         object.set(child->last_name(), std::move(section));
       }
-    } else if (all || shown(*field, entries.at(field))) {
+    } else if (all || shown(*field, entries)) {
       object.set(child->last_name(), entries.at(field).value);
     }
   }
@@ -75,7 +92,7 @@ const Node& known(std::string_view path) {
   return *node;
 }
 
-bool any_given(const Node& node, const std::map<const Field*, Entry>& entries) {
+bool any_given(const Node& node, const Entries& entries) {
   const auto found = entries.find(node.field);
   if (found != entries.end()) {
     return found->second.given;
@@ -151,7 +168,7 @@ std::string Resolved::to_json(bool with_origins) const {
   Value flat = Value::object();
   for (const Field& field : schema().fields()) {
     const auto found = state_->entries.find(&field);
-    if (found != state_->entries.end() && shown(field, found->second)) {
+    if (found != state_->entries.end() && shown(field, state_->entries)) {
       Value& entry = flat.set(field.path, Value::object());
       entry.set("value", found->second.value);
       entry.set("origin", Value::of(found->second.origin));

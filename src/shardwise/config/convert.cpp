@@ -39,12 +39,11 @@ std::string describe_range(const Shape& shape) {
   return text;
 }
 
-std::string quoted_choices(const Shape& shape) {
-  std::vector<std::string> quoted;
-  for (const std::string& choice : shape.choices) {
-    quoted.push_back(concat("\"", choice, "\""));
+std::vector<std::string> quoted(std::vector<std::string> words) {
+  for (std::string& word : words) {
+    word = concat("\"", word, "\"");
   }
-  return join_or(quoted);
+  return words;
 }
 
 std::string describe_type(const Shape& shape) {
@@ -53,9 +52,10 @@ std::string describe_type(const Shape& shape) {
     case Type::kBool: return "true or false";
     case Type::kInt: return "an integer" + describe_range(shape);
     case Type::kFloat: return "a number" + describe_range(shape);
-    case Type::kString: return shape.choices.empty() ? "a string" : quoted_choices(shape);
+    case Type::kString: return "a string";
     case Type::kStringList:
-      return shape.choices.empty() ? "a list of strings" : "a list of " + quoted_choices(shape);
+      return shape.choices.empty() ? "a list of strings"
+                                   : "a list of " + join_or(quoted(shape.choices));
     case Type::kIntList: return concat("a list of ", count, "integers", describe_range(shape));
     case Type::kFloatList: return concat("a list of ", count, "numbers", describe_range(shape));
     case Type::kObjectList: return "a list of objects";
@@ -201,15 +201,20 @@ std::string describe(const Shape& shape) {
   if (!shape.described.empty()) {
     return shape.described;
   }
-  std::string text = describe_type(shape);
+  std::vector<std::string> parts = {describe_type(shape)};
+  if (shape.type == Type::kString && !shape.choices.empty()) {
+    parts = quoted(shape.choices);
+  }
   if (shape.infinity_is_null) {
-    text += ", or Infinity";
+    parts.emplace_back("Infinity");
   }
   if (shape.native_auto && shape.type != Type::kAny && shape.choices.empty()) {
-    text += " or \"auto\"";
+    parts.emplace_back("\"auto\"");
   }
-  const bool says_null = shape.nullable && shape.type != Type::kAny;
-  return says_null ? text + " or null" : text;
+  if (shape.nullable && shape.type != Type::kAny) {
+    parts.emplace_back("null");
+  }
+  return join_or(parts);
 }
 
 std::string convert(const Shape& shape, const Value& given, Value& out) {

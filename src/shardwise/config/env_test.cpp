@@ -39,13 +39,12 @@ TEST(Environment, WithoutVariablesThereIsOneProcess) {
 }
 
 TEST(Environment, ReadsTorchrunsVariables) {
-  const LaunchEnvironment environment =
-      read_launch_environment(lookup({{"RANK", "5"},
-                                      {"LOCAL_RANK", "1"},
-                                      {"WORLD_SIZE", "8"},
-                                      {"LOCAL_WORLD_SIZE", "4"},
-                                      {"MASTER_ADDR", "node0"},
-                                      {"MASTER_PORT", "1234"}}));
+  const LaunchEnvironment environment = read_launch_environment(lookup({{"RANK", "5"},
+                                                                        {"LOCAL_RANK", "1"},
+                                                                        {"WORLD_SIZE", "8"},
+                                                                        {"LOCAL_WORLD_SIZE", "4"},
+                                                                        {"MASTER_ADDR", "node0"},
+                                                                        {"MASTER_PORT", "1234"}}));
   EXPECT_TRUE(environment.present);
   EXPECT_EQ(environment.rank, 5);
   EXPECT_EQ(environment.local_rank, 1);
@@ -76,14 +75,13 @@ TEST(Environment, ErrorsNameTheVariable) {
   EXPECT_TRUE(contains(launch_error({{"RANK", "99999999999999999999"}, {"WORLD_SIZE", "4"}}),
                        "RANK=\"99999999999999999999\""));
   EXPECT_TRUE(contains(launch_error({{"MASTER_PORT", "70000"}}), "MASTER_PORT=\"70000\""));
+  EXPECT_TRUE(
+      contains(launch_error({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}}),
+               "LOCAL_WORLD_SIZE=4 is larger than WORLD_SIZE=2"));
   EXPECT_TRUE(contains(
-      launch_error({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}}),
-      "LOCAL_WORLD_SIZE=4 is larger than WORLD_SIZE=2"));
-  EXPECT_TRUE(contains(launch_error({{"RANK", "0"},
-                                     {"WORLD_SIZE", "4"},
-                                     {"LOCAL_WORLD_SIZE", "2"},
-                                     {"LOCAL_RANK", "2"}}),
-                       "LOCAL_RANK=2 must be below LOCAL_WORLD_SIZE=2"));
+      launch_error(
+          {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}),
+      "LOCAL_RANK=2 must be below LOCAL_WORLD_SIZE=2"));
 }
 
 TEST(Environment, Settings) {

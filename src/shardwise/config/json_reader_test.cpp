@@ -45,7 +45,8 @@ TEST(JsonReader, ReadsEveryKindOfValue) {
   EXPECT_EQ(value.find("d")->number, 2.5);
   EXPECT_EQ(value.find("e")->text, "x\nä");
   EXPECT_EQ(value.find("f")->items.size(), 2U);
-  EXPECT_EQ(to_text(value), R"({"a": null, "b": true, "c": -3, "d": 2.5, "e": "x\nä", "f": [1, {}]})");
+  EXPECT_EQ(to_text(value),
+            R"({"a": null, "b": true, "c": -3, "d": 2.5, "e": "x\nä", "f": [1, {}]})");
 }
 
 TEST(JsonReader, TextOfAValueReadsBackEqual) {
@@ -58,7 +59,8 @@ TEST(JsonReader, TextOfAValueReadsBackEqual) {
 
 TEST(JsonReader, SkipsCommentsAndTrailingCommas) {
   const Value value = parse(
-      "// first\n{ # second\n \"a\": 1, /* \"a\": 2, */ \"b\": [1, 2, // x\n ], \"c\": \"// # /*\",}\n#");
+      "// first\n{ # second\n \"a\": 1, /* \"a\": 2, */ \"b\": [1, 2, // x\n ], \"c\": \"// # "
+      "/*\",}\n#");
   EXPECT_EQ(to_text(value), R"({"a": 1, "b": [1, 2], "c": "// # /*"})");
 }
 
@@ -92,7 +94,8 @@ TEST(JsonReader, DescribesEveryDuplicate) {
 }
 
 TEST(JsonReader, SameNameInTwoObjectsIsNoDuplicate) {
-  EXPECT_TRUE(duplicates_in(R"({"a": {"x": 1}, "b": {"x": 1}, "c": [{"x": 1}, {"x": 2}]})").empty());
+  EXPECT_TRUE(
+      duplicates_in(R"({"a": {"x": 1}, "b": {"x": 1}, "c": [{"x": 1}, {"x": 2}]})").empty());
 }
 
 TEST(JsonReader, NamesLineAndColumnOfAMistake) {
@@ -115,9 +118,9 @@ TEST(JsonReader, EmptyTextSaysWhatIsTheLeast) {
 TEST(JsonReader, SkipsAByteOrderMark) { EXPECT_EQ(to_text(parse("\xEF\xBB\xBF{}")), "{}"); }
 
 TEST(JsonReader, RefusesWhatIsNotUtf8) {
-  const std::vector<std::string> texts = {"{\"a\": \"\xFF\"}", "\xC0\xAF", "{\"\xED\xA0\x80\": 1}",
-                                          "\"\xF5\x80\x80\x80\"", "\"\xE2\x82\"",
-                                          "\xFF\xFE{\0}\0"};
+  const std::vector<std::string> texts = {"{\"a\": \"\xFF\"}",     "\xC0\xAF",
+                                          "{\"\xED\xA0\x80\": 1}", "\"\xF5\x80\x80\x80\"",
+                                          "\"\xE2\x82\"",          "\xFF\xFE{\0}\0"};
   for (const std::string& text : texts) {
     EXPECT_TRUE(contains(error_of(text), "is not UTF-8")) << text;
   }

@@ -1,6 +1,6 @@
-// Every key of DeepSpeed's configuration, written down from its documentation and not from our field
-// list: each must be known, have DeepSpeed's default, refuse a wrong type, and be suggested when it
-// is misspelt.
+// Every key of DeepSpeed's configuration, written down from its documentation and not from our
+// field list: each must be known, have DeepSpeed's default, refuse a wrong type, and be suggested
+// when it is misspelt.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -136,6 +136,12 @@ const std::vector<Key>& zero_keys() {
       {"cpu_offload_use_pin_memory", "false"},
       {"stage3_gather_fp16_weights_on_model_save", "false"},
       {"grad_hooks", "true"},
+  };
+  return keys;
+}
+
+const std::vector<Key>& offload_keys() {
+  static const std::vector<Key> keys = {
       {"offload_param.device", "\"none\""},
       {"offload_param.nvme_path", "null"},
       {"offload_param.buffer_count", "5"},
@@ -364,6 +370,12 @@ const std::vector<Key>& parallel_keys() {
       {"expert_parallel.has_shared_experts", "~false"},
       {"expert_parallel.shared_experts_pattern", "~\"x\""},
       {"expert_parallel.shared_experts_gate_pattern", "~\"x\""},
+  };
+  return keys;
+}
+
+const std::vector<Key>& compile_keys() {
+  static const std::vector<Key> keys = {
       {"compile.deepcompile", "false"},
       {"compile.free_activation", "false"},
       {"compile.free_activation_threshold", "10485760"},
@@ -456,8 +468,10 @@ const std::vector<Key>& data_keys() {
       {"data_sampling.pin_memory", "false"},
       {"data_sampling.curriculum_learning.enabled", "~false"},
       {"data_sampling.curriculum_learning.data_cluster_path", "~\"p\""},
-      {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.index_to_sample_path", "~\"p\""},
-      {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.index_to_metric_path", "~\"p\""},
+      {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.index_to_sample_path",
+       "~\"p\""},
+      {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.index_to_metric_path",
+       "~\"p\""},
       {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.difficulty_type", "~\"value\""},
       {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.clustering_type", "~\"c\""},
       {"data_sampling.curriculum_learning.curriculum_metrics.seqlen.min_difficulty", "~1"},
@@ -608,10 +622,12 @@ std::vector<FullKey> all_keys() {
   std::vector<FullKey> keys;
   append(keys, "", top_level_keys());
   append(keys, "zero_optimization.", zero_keys());
+  append(keys, "zero_optimization.", offload_keys());
   append(keys, "optimizer.params.", optimizer_keys());
   append(keys, "scheduler.params.", scheduler_keys());
   append(keys, "", service_keys());
   append(keys, "", parallel_keys());
+  append(keys, "", compile_keys());
   append(keys, "", tuning_keys());
   append(keys, "data_efficiency.", data_keys());
   append(keys, "compression_training.", compression_keys());
@@ -693,8 +709,8 @@ bool is_free(const FullKey& key) {
 TEST(KnownKeys, EachRefusesAWrongType) {
   int refused = 0;
   for (const FullKey& key : all_keys()) {
-    const bool bool_or_number = key.value[0] != '"' && key.value[0] != '[' && key.value[0] != '{' &&
-                                key.value != "null";
+    const bool bool_or_number =
+        key.value[0] != '"' && key.value[0] != '[' && key.value[0] != '{' && key.value != "null";
     const std::string wrong = bool_or_number ? "\"text\"" : "12.5";
     const std::string problem = problem_of(document(key.path, wrong));
     refused += contains(problem, "allowed: ") ? 1 : 0;

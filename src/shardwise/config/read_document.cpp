@@ -14,6 +14,14 @@ std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
+// Names in messages are cut to a readable length.
+std::string clip(const std::string& name) {
+  constexpr std::size_t kMost = 80;
+  return name.size() <= kMost ? name : shorten(Value::of(name));
+}
+
+constexpr std::size_t kMostAdvice = 100;
+
 const Value* member(const Value& object, std::string_view name) {
   return object.is_object() ? object.find(name) : nullptr;
 }
@@ -32,7 +40,7 @@ class Walker {
   void walk(const Node& section, const Value& object, const std::string& path) {
     std::map<const Node*, std::string> seen;
     for (const auto& [name, value] : object.members) {
-      const std::string full = join(path, name);
+      const std::string full = join(path, clip(name));
       const Node* node = section.child(name);
       if (node == nullptr) {
         unknown(section, name, full);
@@ -40,8 +48,11 @@ class Walker {
       }
       const auto [first, is_new] = seen.emplace(node, name);
       if (!is_new && node->last_name() != "*") {
-        draft_.problem(concat(full, " and ", join(path, first->second),
-                              " are two names of the same key; keep one of them"));
+        // The same name twice is reported by the reader.
+        if (first->second != name) {
+          draft_.problem(concat(full, " and ", join(path, first->second),
+                                " are two names of the same key; keep one of them"));
+        }
         continue;
       }
       note_old_name(*node, name, full);
@@ -184,7 +195,10 @@ class Walker {
     if (flat_key(section, name) || free_settings(section)) {
       return;
     }
-    const std::string text = concat(full, ": unknown key; ", advice(section, name));
+    // Advice takes a search of all names; a document that is wrong throughout does without.
+    const bool few = draft_.problems.size() + draft_.notes.size() < kMostAdvice;
+    const std::string text =
+        concat(full, ": unknown key", few ? "; " + advice(section, name) : std::string());
     if (strict_) {
       draft_.problem(text);
     } else {

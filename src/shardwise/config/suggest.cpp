@@ -69,11 +69,12 @@ std::string place_of(const Node& section, const std::string& key) {
   std::vector<std::string> places;
   for (const Node* node : all_nodes()) {
     if (has_name(*node, key) && parent_path(*node) != section.path) {
-      places.push_back(parent_path(*node));
+      const std::string parent = parent_path(*node);
+      places.push_back(parent.empty() ? "at the top level" : "under " + parent);
     }
   }
   const bool helpful = !places.empty() && places.size() <= kMostNames;
-  return helpful ? concat(key, " belongs under ", join_or(places)) : "";
+  return helpful ? concat(key, " belongs ", join_or(places)) : "";
 }
 
 std::string anywhere(const std::string& key) {

@@ -30,8 +30,7 @@ TEST(Suggest, NearestIsSortedAndShort) {
 
 TEST(Suggest, SameSectionFirst) {
   EXPECT_EQ(advise("zero_optimization", "stge"), "did you mean stage?");
-  EXPECT_EQ(advise("", "gradient_accumulation_step"),
-            "did you mean gradient_accumulation_steps?");
+  EXPECT_EQ(advise("", "gradient_accumulation_step"), "did you mean gradient_accumulation_steps?");
   EXPECT_EQ(advise("", "gradient-clipping"), "did you mean gradient_clipping?");
 }
 
@@ -46,8 +45,7 @@ TEST(Suggest, SaysWhereAMisplacedKeyBelongs) {
 }
 
 TEST(Suggest, FindsAMisspeltKeyOfAnotherSection) {
-  EXPECT_EQ(advise("", "reduce_bucket_sise"),
-            "did you mean zero_optimization.reduce_bucket_size?");
+  EXPECT_EQ(advise("", "reduce_bucket_sise"), "did you mean zero_optimization.reduce_bucket_size?");
 }
 
 TEST(Suggest, DottedKeysAreToBeNested) {

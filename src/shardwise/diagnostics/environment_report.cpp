@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 
 #include "shardwise/base/check.h"
 #include "shardwise/comm/gloo/gloo_group.h"
@@ -25,7 +26,8 @@ std::string line(const std::string& name, const std::string& value) {
 // The file that a function was loaded from.
 std::string origin(const void* address) {
   Dl_info info{};
-  return ::dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "unknown";
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "unknown";
+  return std::filesystem::path(info.dli_fname).lexically_normal().string();
 }
 
 std::string torch_lines() {

@@ -31,7 +31,8 @@ TEST(FlatStorageTest, TorchBehavesAsNeeded) { EXPECT_NO_THROW(check_flat_storage
 TEST(FlatStorageTest, SavedViewsFollowTheStorageToAnotherBuffer) {
   FlatStorage storage(6, at::kFloat, at::kCPU, "released");
   const at::Tensor weight = storage.view({2, 3}, {3, 1}, 0);
-  storage.point_at(at::arange(6, at::kFloat));
+  const at::Tensor first = at::arange(6, at::kFloat);
+  storage.point_at(first);
   const at::Tensor transposed = weight.t();
   const at::Tensor elsewhere = at::arange(6, at::kFloat) * 2;
   storage.release();
@@ -42,14 +43,16 @@ TEST(FlatStorageTest, SavedViewsFollowTheStorageToAnotherBuffer) {
 TEST(FlatStorageTest, ReadingAReleasedTensorThrowsOurMessage) {
   FlatStorage storage(4, at::kFloat, at::kCPU, "block 3 is released");
   const at::Tensor weight = storage.view({4}, {1}, 0);
+  const at::Tensor ones = at::ones(4);
   for (int round = 0; round < 2; ++round) {
     try {
       (void)(weight + 1);
       FAIL() << "no error";
     } catch (const std::exception& error) {
-      EXPECT_NE(std::string(error.what()).find("block 3 is released"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("block 3 is released"), std::string::npos)
+          << error.what();
     }
-    storage.point_at(at::ones(4));
+    storage.point_at(ones);
     EXPECT_EQ(weight.sum().item<float>(), 4.0F);
     storage.release();
   }

@@ -61,7 +61,7 @@ Boundary::Boundary(comm::Channel& channel, at::Device device, std::int64_t train
   at::Tensor host = at::empty({static_cast<std::int64_t>(sizeof(start))}, at::kByte);
   std::memcpy(host.data_ptr(), &start, sizeof(start));
   scale_state_.tensor().narrow(0, 0, host.numel()).copy_(host);
-  loss_scale_ = scale_state_.tensor().narrow(0, 0, sizeof(float)).view(at::kFloat).view({});
+  loss_scale_ = scale_state_.tensor().narrow(0, 0, sizeof(float)).view(at::kFloat).squeeze(0);
 }
 
 void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& table,

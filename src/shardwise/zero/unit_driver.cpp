@@ -42,7 +42,7 @@ UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Red
       plan_(plan),
       channels_(channels),
       pending_(registry.units().size(), 0),
-      reduced_(registry.units().size(), 0),
+      done_(registry.units().size(), 0),
       marked_(registry.units().size()) {}
 
 void UnitDriver::install() { accumulators_ = install_gradient_hooks(registry_, weak_from_this()); }
@@ -100,7 +100,8 @@ void UnitDriver::watch_backward_end() {
     return;
   }
   watching_ = true;
-  std::fill(reduced_.begin(), reduced_.end(), 0);
+  std::fill(done_.begin(), done_.end(), 0);
+  next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       self->finish_backward();
@@ -122,10 +123,22 @@ void UnitDriver::after_backward(int unit) {
   ++times_.backward_calls;
   watch_backward_end();
   if (pending_[unit] <= 0) {
-    reducer_.reduce(registry_.unit(unit));
-    reduced_[unit] = 1;
+    done_[unit] = 1;
+    reduce_in_order(/*all=*/false);
   }
   gatherer_.release(unit);
+}
+
+// Units are reduced in one order on all ranks, whatever each of them ran: the blocks from last to
+// first, then the last unit, which is the root and takes part from the first moment to the last.
+void UnitDriver::reduce_in_order(bool all) {
+  const int root = static_cast<int>(done_.size()) - 1;
+  while (next_to_reduce_ >= 0 && (all || done_[next_to_reduce_])) {
+    reducer_.reduce(registry_.unit(next_to_reduce_--));
+  }
+  if (all && root >= 0) {
+    reducer_.reduce(registry_.unit(root));
+  }
 }
 
 void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& gradient) {
@@ -139,9 +152,10 @@ void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& 
 void UnitDriver::finish_backward() {
   const Timer timer(*this, &times_.backward_seconds);
   watching_ = false;
-  for (auto unit = registry_.units().rbegin(); unit != registry_.units().rend(); ++unit) {
-    if (!reduced_[(*unit)->id] || reducer_.holds_unreduced(**unit)) {
-      reducer_.reduce(**unit);
+  reduce_in_order(/*all=*/true);
+  for (const auto& unit : registry_.units()) {
+    if (reducer_.holds_unreduced(*unit)) {  // gradients that came after the unit was done
+      reducer_.reduce(*unit);
     }
   }
   for (std::vector<at::Tensor>& marked : marked_) {

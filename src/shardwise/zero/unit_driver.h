@@ -51,6 +51,7 @@ class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<Un
  private:
   class Timer;
   void watch_backward_end();
+  void reduce_in_order(bool all);
   void finish_backward();
   void check_not_changed_in_place(int unit);
 
@@ -61,7 +62,8 @@ class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<Un
   comm::ShardChannels channels_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::vector<int> pending_;       // by unit
-  std::vector<std::uint8_t> reduced_;  // by unit, in the present backward
+  std::vector<std::uint8_t> done_;  // by unit, in the present backward
+  int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
   bool watching_ = false;
   HostTimes times_;
