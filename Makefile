@@ -21,7 +21,8 @@ endif
 PY := $(VENV)/bin/python
 # Expanded in recipes, when the venv exists.
 BUILD = build/$(PRESET)-py$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-NINJA = $(VENV)/bin/ninja -C $(BUILD) $(if $(JOBS),-j$(JOBS))
+# Two builds of one folder at a time would spoil its log.
+NINJA = flock $(BUILD)/.lock $(VENV)/bin/ninja -C $(BUILD) $(if $(JOBS),-j$(JOBS))
 # The parent's settings of torch's thread pools do not matter for tests; two processes share cores.
 export OMP_NUM_THREADS ?= 1
 

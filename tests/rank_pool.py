@@ -58,8 +58,11 @@ class RankPool:
             raise JobFailed("\n".join(o.describe() for o in bad))
         return [o.value for o in outcomes]
 
-    def outcomes(self, function, *args, ranks: int = 1, timeout: float = 120, **kwargs):
-        """As run, but reports each rank's outcome instead of raising."""
+    def outcomes(self, function, *args, ranks=1, timeout: float = 120, stopped=(), **kwargs):
+        """As run, but reports each rank's outcome instead of raising.
+
+        Nothing waits for the ranks of `stopped`, which the job is expected to bring to a halt.
+        """
         if not 1 <= ranks <= self.size:
             raise ValueError(f"{ranks} ranks asked of a pool of {self.size}")
         self._start()
@@ -67,7 +70,7 @@ class RankPool:
             job = (function.__module__, function.__qualname__, args, kwargs)
             for rank in range(ranks):
                 self.workers[rank].send((ranks, f"{folder}/store", job))
-            outcomes = self._collect(ranks, timeout)
+            outcomes = self._collect(ranks, timeout, set(stopped))
         if any(o.kind != "value" for o in outcomes):
             self.close()
         return outcomes
@@ -83,12 +86,12 @@ class RankPool:
         if not self.workers:
             self.workers = [_Worker(r, self.backend, self.env) for r in range(self.size)]
 
-    def _collect(self, ranks, timeout):
+    def _collect(self, ranks, timeout, stopped):
         start = time.monotonic()
         deadline = start + timeout
         waiting = {self.workers[r].channel: r for r in range(ranks)}
         found = {}
-        while waiting and time.monotonic() < deadline:
+        while set(waiting.values()) - stopped and time.monotonic() < deadline:
             for channel in connection.wait(list(waiting), deadline - time.monotonic()):
                 rank = waiting.pop(channel)
                 found[rank] = self.workers[rank].receive(time.monotonic() - start)

@@ -425,8 +425,7 @@ def test_killed_rank_ends_the_others_even_if_they_refuse(job):
 
 def test_crash_is_the_cause_though_another_rank_gave_up_just_before(job):
     script = job.script(
-        SAY_PID
-        + "while not (os.path.exists('pid_0') and open('pid_0').read()): time.sleep(0.001)\n"
+        SAY_PID + "while not (os.path.exists('pid_0') and open('pid_0').read()): pass\n"
         "if rank == 0:\n"
         "    while not os.path.exists('pid_1'): time.sleep(0.001)\n"
         "    os._exit(75)\n"

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -36,7 +37,7 @@ class MeetingPoint {
     }
     std::exception_ptr failure;
     try {
-      SW_USER_CHECK(CommunicationError, problem.empty(), problem);
+      SW_USER_CHECK(CommunicationError, problem.empty(), problem);  // rethrown after the meeting
       use(offers_);
     } catch (...) {
       failure = std::current_exception();
@@ -72,8 +73,9 @@ class MeetingPoint {
         all_here_.wait_for(lock, timeout_, [&] { return generation_ != generation; });
     if (!came) {
       --arrived_;
-      SW_FAIL(CommunicationError, "rank ", rank, " waited ", timeout_.count(),
-              " ms for the other ranks");
+      // The channel adds which collective this was, and for whom.
+      throw std::runtime_error(
+          concat("waited ", timeout_.count(), " ms for the other ranks"));
     }
   }
 

@@ -129,6 +129,10 @@ Resolved with_batch(const Resolved::State& old, const char* changed, const char*
   entry(follower) = {
       Value::of(steps_follow ? batch.gradient_accumulation_steps : batch.train_batch_size),
       steps_follow ? solution.steps_origin : solution.train_origin, false};
+  Entry& sum = entry("data_types.grad_accum_dtype");
+  if (!sum.given) {  // as check_dtypes derives it
+    sum.value = Value::of(batch.gradient_accumulation_steps > 1 ? "fp32" : old.config.model_dtype());
+  }
   state->config = make_config(state->entries);
   return Resolved(std::move(state));
 }

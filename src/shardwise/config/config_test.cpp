@@ -105,7 +105,7 @@ TEST(Config, EveryActingKeyReachesItsMember) {
     "zero_optimization": {"stage": 2, "overlap_comm": false, "reduce_bucket_size": 1,
       "stage3_prefetch_bucket_size": 2, "stage3_param_persistence_threshold": 3,
       "stage3_model_persistence_threshold": 4, "stage3_max_live_parameters": 5},
-    "shardwise": {"units": ["Block", "model.head"], "strict": true, "deterministic": true,
+    "shardwise": {"units": ["Block", "model.head"], "strict": true, "deterministic": false,
       "non_finite": "raise", "force_communication": true, "poison_released": true,
       "timeout_seconds": 1.5, "fused_layers": "off"}})",
                         2)
@@ -139,7 +139,7 @@ TEST(Config, EveryActingKeyReachesItsMember) {
   EXPECT_EQ(c.zero.model_persistence_threshold, 4);
   EXPECT_EQ(c.zero.max_live_parameters, 5);
   EXPECT_EQ(c.own.units, (std::vector<std::string>{"Block", "model.head"}));
-  EXPECT_TRUE(c.own.deterministic);
+  EXPECT_FALSE(c.own.deterministic);
   EXPECT_EQ(c.own.non_finite, "raise");
   EXPECT_TRUE(c.own.force_communication);
   EXPECT_TRUE(c.own.poison_released);
@@ -552,6 +552,10 @@ TEST(Config, DtypesAreChecked) {
       load_with(R"("bf16": {"enabled": true}, "gradient_accumulation_steps": 2)");
   EXPECT_EQ(several.config().data_types.grad_accum_dtype, "fp32");
   EXPECT_EQ(load_with(R"("fp16": {"enabled": false})").config().data_types.grad_accum_dtype,
+            "fp32");
+  EXPECT_EQ(one.with_train_batch_size(4 * one.config().batch.train_batch_size)
+                .config()
+                .data_types.grad_accum_dtype,
             "fp32");
 }
 

@@ -205,6 +205,7 @@ void Supervisor::drain() {
         read_stream(i, stream);
         router_.flush(now_seconds());
         if (!router_.accepts(stream)) finish_writing();
+        if (gave_up_writing_) return;
       }
       if (ranks_[i].pipe(stream) >= 0) router_.end(static_cast<int>(i), stream);
       ranks_[i].close_pipe(stream);
@@ -221,7 +222,8 @@ void Supervisor::finish_writing() {
     for (const OutputPort* port : ports_) {
       if (port->waiting()) files.push_back({port->fd(), POLLOUT, 0});
     }
-    if (files.size() == 1 || (stop_signal_ != 0 && now_seconds() > give_up_at)) return;
+    gave_up_writing_ |= stop_signal_ != 0 && now_seconds() > give_up_at;
+    if (files.size() == 1 || gave_up_writing_) return;
     ::poll(files.data(), files.size(), 100);
     read_signals();
     router_.flush(now_seconds());

@@ -79,6 +79,7 @@ class Supervisor {
   sigset_t old_mask_;
   int signal_file_ = -1;
   int stop_signal_ = 0;
+  bool gave_up_writing_ = false;
   Phase phase_ = Phase::kRunning;
   double deadline_ = 0;  // of the phase, unless running
 };
