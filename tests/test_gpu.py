@@ -73,23 +73,26 @@ def test_parity_on_two_gpus(case, gpu_pool, truth):
 
 
 def rank_steady(stage, dtype, steps=5):
-    """Runs warm steps under sync-debug mode; allocations by the engine's and by a plain loop."""
+    """Runs warm steps under sync-debug mode; allocations by the engine's and by a plain loop.
+
+    The model is the MLP: masks of Hugging Face models synchronise by themselves.
+    """
     kind = reference.DTYPES[dtype]
-    micro = models.micro_batches("gpt2", 0, 1, "cuda", kind)[0]
-    plain = models.build("gpt2").to("cuda", kind)
+    micro = models.micro_batches("mlp", 0, 1, "cuda", kind)[0]
+    plain = models.build("mlp").to("cuda", kind)
 
     def plain_step():
-        plain(**micro).loss.backward()
+        models.loss_of(plain(**micro)).backward()
         plain.zero_grad(set_to_none=True)
 
     config = parity.config_of(
-        Case(stage, "gpt2", dtype, ranks=1, clip=True),
+        Case(stage, "mlp", dtype, ranks=1, clip=True),
         shardwise={"force_communication": True, "poison_released": False},
     )
-    with parity.make_engine(models.build("gpt2"), config) as engine:
+    with parity.make_engine(models.build("mlp"), config) as engine:
 
         def engine_step():
-            engine.backward(engine(**micro).loss)
+            engine.backward(models.loss_of(engine(**micro)))
             engine.step()
 
         result = {

@@ -27,9 +27,10 @@ def expected_bytes(stage, dtype, fp32_gradients, count, ranks=RANKS):
     }
 
 
-def config(stage, dtype, accumulation=1):
+def config(stage, dtype, accumulation=1, bucket=10**6):
     case = parity.Case(stage, "blocks", dtype, accumulation, RANKS)
-    return parity.config_of(case, shardwise={"poison_released": False})
+    zero = {"reduce_bucket_size": bucket}
+    return parity.config_of(case, zero, {"poison_released": False})
 
 
 def report(stage, dtype, accumulation):
@@ -111,7 +112,8 @@ def resident_growth(stage, dtype):
     before = resident()
     model = models.BlocksOnly(**BIG)
     count = sum(p.numel() for p in model.parameters())
-    with parity.make_engine(model, config(stage, dtype)) as engine:
+    unit = count // BIG["layers"]
+    with parity.make_engine(model, config(stage, dtype, bucket=unit)) as engine:
         x = torch.randn(2, BIG["width"], dtype=parity.reference.DTYPES[dtype])
         for _ in range(2):
             engine.backward(engine(x, x))

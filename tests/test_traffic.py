@@ -52,12 +52,9 @@ def test_traffic_of_a_step(stage, factor, dtype, ranks, pool):
         assert least <= total_bytes(counters) <= most
         if stage:
             gathers = 2 if stage == 3 else 1
-            check_elements(counters["reduce_scatter"], 1, count, padding)
-            check_elements(counters["all_gather"], gathers, count, padding)
-
-
-def check_elements(counter, times, count, padding):
-    assert times * count <= counter["elements"] <= times * (count + padding)
+            for name, times in (("reduce_scatter", 1), ("all_gather", gathers)):
+                bytes_ = counters[name]["bytes"] / share
+                assert times * count <= bytes_ <= times * (count + padding), name
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -78,15 +75,14 @@ def test_the_default_keeps_what_it_needs_at_once(pool):
     """The last unit of forward is the first of backward: kept, it saves its second gather."""
     kept, dropped = pool.run(gathers_with_and_without_keeping, ranks=2)[0]
     assert kept["all_gather"]["elements"] < dropped["all_gather"]["elements"]
-    assert kept["all_gather"]["calls"] == dropped["all_gather"]["calls"] - 1
 
 
 def gathers_with_and_without_keeping():
     found = []
     for keep in (True, False):
-        case = Case(3, "blocks")
+        case = Case(3, "mlp")
         config = parity.config_of(case, shardwise={"keep_last_unit": keep})
-        with parity.make_engine(models.build("blocks"), config) as engine:
+        with parity.make_engine(models.build("mlp"), config) as engine:
             for step in range(3):
                 engine.reset_comm_counters()
                 parity.accumulate(engine, case, step, "cpu")

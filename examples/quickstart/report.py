@@ -1,6 +1,7 @@
 """What a run shows and leaves behind: progress, a JSONL log and an SVG of the loss."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,8 @@ class Progress:
 
     def __init__(self, steps: int, tokens_per_step: int, out=sys.stdout):
         self.steps, self.tokens_per_step, self.out = steps, tokens_per_step, out
-        self.terminal = out.isatty()
+        # Under a launcher ranks write to a pipe; it says when a terminal is at the other end.
+        self.terminal = out.isatty() or os.environ.get("SHARDWISE_TERMINAL") == "1"
         self.start = time.monotonic()
         self.smoothed = None
 

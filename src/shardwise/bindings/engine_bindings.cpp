@@ -170,6 +170,7 @@ void register_engine(py::module_& module) {
            [](const std::shared_ptr<train::Engine>& engine, int unit) {
              return make_post_hook(engine->driver().weak_from_this(), unit);
            })
+      .def("check_intact", &train::Engine::check_intact)
       .def("scale_loss", &train::Engine::scale_loss)
       .def("step", &train::Engine::step, Unlocked())
       .def("last_result", &last_result)

@@ -40,6 +40,7 @@ class Channel {
                          std::string_view who);
   WorkPtr all_reduce(const at::Tensor& tensor, double scale, std::string_view who);
   WorkPtr broadcast(const at::Tensor& tensor, int root, std::string_view who);
+  std::int64_t scratch_bytes() const { return transport_->scratch_bytes(); }
   void abort() { transport_->abort(); }
 
   HookHandle add_hook(CollectiveHook hook);

@@ -237,6 +237,7 @@ class CpuTransport : public Transport {
     return std::make_unique<GatherWork>(std::move(exchange));
   }
 
+  std::int64_t scratch_bytes() const override { return scratch_.allocated_bytes(); }
   void abort() override { backend_->abort(); }
 
  private:

@@ -48,6 +48,8 @@ class Transport {
   // tensor [size × n] = scale × Σ ranks, in place. Same arithmetic as reduce_scatter.
   virtual WorkPtr all_reduce(const at::Tensor& tensor, double scale) = 0;
   virtual WorkPtr broadcast(const at::Tensor& tensor, int root) = 0;
+  // Bytes of the transport's own buffers (copies received before they are summed).
+  virtual std::int64_t scratch_bytes() const { return 0; }
   // Ends collectives in flight with an error, on this rank.
   virtual void abort() = 0;
 };

@@ -6,7 +6,8 @@
 // same leaves with the same AccumulateGrad nodes and version counters.
 //
 // A released storage has a null pointer. Many operators would read it without a check and crash the
-// process, so releasing first sets torch's "throw on data pointer access" flag with our message.
+// process, so releasing first sets torch's "throw on data pointer access" flag with our message. The
+// size stays, so that slices of a released parameter can be made and then throw the same message.
 // torch has no call that clears the flag again; this file reaches the private member, and
 // check_flat_storage_works() proves at start-up that it still means what we think.
 #include "shardwise/params/flat_storage.h"
@@ -49,13 +50,7 @@ FlatStorage::FlatStorage(std::int64_t numel, at::ScalarType dtype, at::Device de
 
 at::Tensor FlatStorage::view(at::IntArrayRef sizes, at::IntArrayRef strides,
                              std::int64_t offset) const {
-  // as_strided checks the bounds against the storage's size, which is 0 while released.
-  c10::StorageImpl* storage = storage_of(flat_);
-  const size_t bytes = storage->nbytes();
-  storage->set_nbytes(static_cast<size_t>(bytes_));
-  at::Tensor view = flat_.as_strided(sizes, strides, offset);
-  storage->set_nbytes(bytes);
-  return view;
+  return flat_.as_strided(sizes, strides, offset);
 }
 
 void FlatStorage::point_at(const at::Tensor& buffer) {
@@ -64,7 +59,6 @@ void FlatStorage::point_at(const at::Tensor& buffer) {
   c10::StorageImpl* storage = storage_of(flat_);
   storage->*throw_flag() = false;
   storage->set_data_ptr_noswap(at::DataPtr(buffer.data_ptr(), flat_.device()));
-  storage->set_nbytes(static_cast<size_t>(bytes_));
   released_ = false;
 }
 
@@ -75,7 +69,6 @@ void FlatStorage::release() {
   c10::StorageImpl* storage = storage_of(flat_);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message_);
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, flat_.device()));
-  storage->set_nbytes(0);
   released_ = true;
 }
 

@@ -48,6 +48,8 @@ class Engine {
   zero::UnitDriver& driver() { return *driver_; }
   const params::Registry& registry() const { return registry_; }
 
+  // Throws UsageError if somebody replaced a parameter's data.
+  void check_intact() const { registry_.check_intact(); }
   // loss ÷ divisor × loss scale, differentiable; no synchronisation.
   at::Tensor scale_loss(const at::Tensor& loss, double divisor) const;
   // The end of an accumulation window: reduces, decides, updates, clears the gradients. Throws

@@ -12,6 +12,14 @@ namespace shardwise::zero {
 using params::Parameter;
 using params::Segment;
 
+namespace {
+
+// Reductions in flight at one time: one is being carried out while backward fills the next buffer.
+// More would hold memory and hide nothing.
+constexpr std::size_t kMaxInFlight = 2;
+
+}  // namespace
+
 Reducer::Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
                  at::Device device, ReducerOptions options)
     : registry_(registry),
@@ -119,8 +127,9 @@ bool Reducer::holds_unreduced(const params::Unit& unit) const {
 
 void Reducer::reduce_segment(const Segment& segment, int unit) {
   State& state = states_[segment.id];
-  while (!in_flight_.empty() &&
-         in_flight_elements_ + segment.layout.numel > options_.max_in_flight_elements) {
+  while (in_flight_.size() >= kMaxInFlight ||
+         (!in_flight_.empty() &&
+          in_flight_elements_ + segment.layout.numel > options_.max_in_flight_elements)) {
     wait_oldest();
   }
   if (!state.whole.defined()) {

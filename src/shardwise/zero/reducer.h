@@ -55,7 +55,10 @@ class Reducer {
   bool empty() const { return !touched_; }
 
   std::int64_t accumulator_bytes() const;
-  std::int64_t in_flight_bytes() const { return pool_.allocated_bytes(); }
+  // Buffers of gradients being reduced, and what the transport received of them.
+  std::int64_t in_flight_bytes() const {
+    return pool_.allocated_bytes() + channel_.scratch_bytes();
+  }
 
  private:
   struct State {
