@@ -201,7 +201,7 @@ class CpuTransport : public Transport {
                          const Reduction& reduction) override {
     auto exchange = make_exchange();
     const at::Tensor source = as_bytes(in);
-    at::Tensor received = scratch_.take(source.numel());
+    at::Tensor received = scratch_.take(source.numel(), at::kByte);
     std::vector<at::Tensor> landing = received.chunk(size());
     for_each_part(source, [&](int rank, const at::Tensor& part) {
       if (rank == this->rank()) {

@@ -9,15 +9,15 @@
 
 namespace shardwise::device {
 
-// Byte buffers on one device, by exact size. Not thread-safe: one pool belongs to one engine thread.
+// Flat buffers on one device, by exact size and dtype. Not thread-safe: one pool belongs to one engine thread.
 // A buffer that is given back must not be in use by another stream than the one that takes it next;
 // the owner waits for its own asynchronous work first.
 class BufferPool {
  public:
   explicit BufferPool(at::Device device) : device_(device) {}
 
-  // A uint8 tensor of `bytes` bytes: a free one of that size, else a new one.
-  at::Tensor take(std::int64_t bytes);
+  // A tensor [numel]: a free one of that size and dtype, else a new one of zeros.
+  at::Tensor take(std::int64_t numel, at::ScalarType dtype);
   void give_back(at::Tensor buffer);
 
   // All bytes that the pool has allocated, handed out or not.

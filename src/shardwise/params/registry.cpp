@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <map>
@@ -97,6 +98,8 @@ Registry::Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options
   for (UnitSpec& spec : specs) {
     add_unit(std::move(spec), options);
   }
+  // Shards lie between the freed whole copies they were cut from; give those pages back.
+  malloc_trim(0);
 }
 
 Registry::~Registry() {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <utility>
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
@@ -140,7 +141,7 @@ void Gatherer::start(int unit) {
     if (segment->layout.numel == 0) {
       continue;
     }
-    at::Tensor buffer = pool_.take(segment->bytes()).view(segment->dtype);
+    at::Tensor buffer = pool_.take(segment->layout.numel, segment->dtype);
     entry.work.push_back(channel_.all_gather(buffer, segment->shard.data(), segment->name));
     entry.buffers.push_back(std::move(buffer));
   }
@@ -183,7 +184,7 @@ void Gatherer::drop(int unit) {
       const at::NoGradGuard no_grad;
       buffer.fill_(std::numeric_limits<double>::quiet_NaN());
     }
-    pool_.give_back(buffer.view(at::kByte));
+    pool_.give_back(std::move(buffer));
   }
   entry.buffers.clear();
   entry.state = State::kReleased;

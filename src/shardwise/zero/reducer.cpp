@@ -73,7 +73,7 @@ void Reducer::write(Segment& segment, int slot, const at::Tensor& gradient) {
                 parameter.name, " has shape ", gradient.sizes(), " but the parameter had shape ",
                 at::IntArrayRef(parameter.sizes), " when the engine was made");
   if (!state.whole.defined()) {
-    state.whole = pool_.take(segment.bytes()).view(segment.dtype);
+    state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
   const at::Tensor target =
       state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin);
@@ -133,7 +133,7 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
     wait_oldest();
   }
   if (!state.whole.defined()) {
-    state.whole = pool_.take(segment.bytes()).view(segment.dtype);
+    state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
@@ -152,7 +152,7 @@ void Reducer::wait_oldest() {
   in_flight_.pop_front();
   oldest.work->wait();
   in_flight_elements_ -= oldest.buffer.numel();
-  pool_.give_back(oldest.buffer.view(at::kByte));
+  pool_.give_back(std::move(oldest.buffer));
 }
 
 // Whoever sets `.grad` to None has thrown the gradient away, as in plain PyTorch.
@@ -234,7 +234,7 @@ void Reducer::clear() {
     std::fill(state.in_whole.begin(), state.in_whole.end(), 0);
     state.shard_holds_sum = false;
     if (options_.plan.shard_gradients && state.whole.defined()) {
-      pool_.give_back(state.whole.view(at::kByte));
+      pool_.give_back(state.whole);
       state.whole = at::Tensor();
     }
     for (const Parameter& parameter : segment->parameters) {
