@@ -1,5 +1,7 @@
 """Settings that only move time and memory must not move a bit, for a fixed number of processes."""
 
+from itertools import product
+
 import parity
 import pytest
 import torch
@@ -20,9 +22,8 @@ STAGE_3 = [
 ] + [{"stage3_param_persistence_threshold": 10**5}, {"overlap_comm": False}]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage,dtype", [(1, "bf16"), *product([2, 3], ["fp32", "bf16"])])
 def test_settings_do_not_change_bits(stage, ranks, dtype, pool):
     case = Case(stage, "gpt2", dtype, ranks=ranks, clip=True)
     settings = STAGE_3 if stage == 3 else STAGE_2
@@ -38,7 +39,7 @@ def test_settings_do_not_change_bits(stage, ranks, dtype, pool):
 
 
 def train_with_all(case, settings):
-    return [parity.train(case, zero=setting, steps=3) for setting in settings]
+    return [parity.train(case, zero=setting, steps=2) for setting in settings]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -1,5 +1,6 @@
 """The engine: an ``nn.Module`` around the user's model whose training steps run in the C++ core."""
 
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,6 +185,11 @@ class Engine(ConfigAccessors, nn.Module):
             raise _C.UsageError(
                 "the loss does not require a gradient: no trainable parameter took part in it, or "
                 "it was computed under torch.no_grad()"
+            )
+        if getattr(sys.modules.get("torch._dynamo.config"), "compiled_autograd", False):
+            raise _C.UsageError(
+                "compiled autograd does not run the engine's hooks: set "
+                "torch._dynamo.config.compiled_autograd = False (compiled blocks work)"
             )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)

@@ -14,9 +14,8 @@
 
 namespace shardwise::params {
 
-// A mesh axis by name; `comm` resolves it to a group of ranks.
+// The mesh axis that data-parallel ranks lie on; `comm::Mesh` resolves it.
 inline constexpr const char* kShardAxis = "shard";
-inline constexpr const char* kReplicateAxis = "replicate";
 
 // What a front end says about one parameter.
 struct ParameterSpec {

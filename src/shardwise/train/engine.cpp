@@ -45,12 +45,13 @@ std::vector<bool> persistent_units(const std::vector<params::UnitSpec>& units,
 
 params::RegistryOptions registry_options(const EngineOptions& options,
                                          const comm::ShardChannels& channels,
-                                         const zero::ZeroPlan& plan,
+                                         const comm::Mesh& mesh, const zero::ZeroPlan& plan,
                                          const std::vector<params::UnitSpec>& units) {
   zero::check_same_parameters(*channels.gather, units, options.device);
   const auto persistent = persistent_units(units, options.config.zero);
-  return {.rank = channels.gather->rank(),
-          .world_size = channels.gather->size(),
+  const comm::MeshAxis& shard = mesh.axis(params::kShardAxis);
+  return {.rank = shard.index,
+          .world_size = shard.size,
           .device = options.device,
           .shard_masters = plan.shard_optimizer,
           .shard_parameters =
@@ -91,8 +92,9 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                std::vector<params::UnitSpec> units)
     : options_(options),
       channels_(std::move(channels)),
+      mesh_(comm::Mesh::data_parallel(channels_.gather->rank(), channels_.gather->size())),
       plan_(zero::ZeroPlan::from_stage(options.config.zero.stage)),
-      registry_(std::move(units), registry_options(options, channels_, plan_, units)),
+      registry_(std::move(units), registry_options(options, channels_, mesh_, plan_, units)),
       gatherer_(registry_, *channels_.gather, order_hash_, options.device,
                 gatherer_options(options.config, registry_)),
       reducer_(registry_, *channels_.reduce, order_hash_, options.device,

@@ -84,6 +84,7 @@ class Engine {
 
   EngineOptions options_;
   comm::ShardChannels channels_;
+  comm::Mesh mesh_;
   zero::ZeroPlan plan_;
   zero::OrderHash order_hash_;
   params::Registry registry_;
