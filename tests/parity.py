@@ -103,7 +103,7 @@ def full_gradients(engine) -> dict:
 
 
 class Truth:
-    """Reference records, computed once a session in the reference process."""
+    """Reference records, each computed once in the reference process."""
 
     def __init__(self, process, device="cpu"):
         self.process = process

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 
 def end_with_parent():
-    """A rank must not outlive the test session, whatever way that ends."""
+    """A rank must not outlive the test run, whatever way that ends."""
     parent = os.getppid()
 
     def watch():

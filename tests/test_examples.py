@@ -11,10 +11,23 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def launch(script: str, *arguments: str) -> str:
-    """Output of `shardwise launch -n 2 script`, by the program beside this Python."""
-    program = Path(sys.executable).parent / "shardwise"
-    command = [program, "launch", "-n", "2", ROOT / "examples" / script, *arguments]
+PROGRAM = Path(sys.executable).parent / "shardwise"
+LAUNCHERS = {
+    "shardwise launch": [PROGRAM, "launch", "-n", "2"],
+    "torchrun": [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+    ],
+}
+
+
+def launch(script: str, *arguments: str, launcher: str = "shardwise launch") -> str:
+    """What the script prints on two processes."""
+    command = [*LAUNCHERS[launcher], ROOT / "examples" / script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
@@ -32,8 +45,9 @@ def test_quickstart_for_twenty_steps(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_hugging_face_script():
-    text = launch("hf_gpt2.py", "--steps", "12")
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_hugging_face_script(launcher):
+    text = launch("hf_gpt2.py", "--steps", "12", launcher=launcher)
     losses = {int(s): float(v) for s, v in re.findall(r"step (\d+)\s+loss ([\d.]+)", text)}
     assert list(losses) == list(range(1, 13))
     assert losses[1] == pytest.approx(5.545, abs=0.3)

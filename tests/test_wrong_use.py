@@ -12,18 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from parity import Case, make_engine
+from steps import STAGES, samples
 
-STAGES = pytest.mark.parametrize("stage", [0, 1, 2, 3])
 TIMEOUT = 5  # seconds; "shardwise.timeout_seconds" of the tests with a dead or stalled rank
 
 
 def config(stage, accumulation=1, **own):
     return parity.config_of(Case(stage, accumulation=accumulation), shardwise=own)
-
-
-def samples(step=0):
-    world = dist.get_world_size()
-    return models.micro_batches("mlp", step, world, "cpu", torch.float32)[dist.get_rank()]
 
 
 def message_of(error, function):

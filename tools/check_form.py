@@ -58,6 +58,9 @@ def check_features(path: str, source: Source) -> Iterator[Finding]:
         if node.type in ("preproc_ifdef", "preproc_if"):
             head = source.text[node.start_byte : node.end_byte].split(b"\n", 1)[0].decode()
             found = FEATURES.search(head)
+            defines = [c for c in node.named_children if c.type != "identifier"]
+            if found and [c.type for c in defines] == ["preproc_def"]:
+                continue  # gives the macro its value, decides nothing
             if found and not (found.group(0) == "__CUDACC__" and "/kernels/" in path):
                 yield Finding(
                     path, line_of(node), f"#if of {found.group(0)}: make a null twin instead"
@@ -97,6 +100,7 @@ def self_test() -> list[str]:
         "src/shardwise/a/launch.cu": "void f() { k<<<1, 2>>>(); }\n",
         "src/shardwise/kernels/launch.cu": "void f() { k<<<1, 2>>>(); }\n",
         "src/shardwise/a/nccl.cpp": "#include <nccl.h>\n",
+        "src/shardwise/a/define.cpp": "#ifndef SW_WITH_CUDA\n#define SW_WITH_CUDA 1\n#endif\n",
         "src/shardwise/a/good.cpp": "// std::abort(); k<<<1, 2>>>()\n"
         'const char* s = "getenv(x) <<< >>>";\nusing std::string;\n',
     }

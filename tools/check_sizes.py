@@ -21,6 +21,8 @@ CONSTRUCTOR_PARAMETERS = 6
 INTERFACE_VIRTUALS = 12
 
 EXEMPT = ("python/deepspeed/",)
+# DeepSpeed's engine has this many names that users call; ours forward.
+WIDE_FACADES = (("python/shardwise/engine.py", "Engine"),)
 FIELD_LIST_STRUCTS = ("src/shardwise/config/",)
 MUTABLE_CALLS = frozenset(
     {"list", "dict", "set", "bytearray", "defaultdict", "OrderedDict", "Counter", "deque"}
@@ -83,9 +85,10 @@ def self_fields(function: ast.FunctionDef) -> set[str]:
 def check_python_class(path: str, node: ast.ClassDef) -> Iterator[Finding]:
     methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]
     public = sum(not m.name.startswith("_") for m in methods)
-    yield from too_many(
-        path, node.lineno, f"public functions of {node.name}", public, PUBLIC_FUNCTIONS
-    )
+    if (path, node.name) not in WIDE_FACADES:
+        yield from too_many(
+            path, node.lineno, f"public functions of {node.name}", public, PUBLIC_FUNCTIONS
+        )
     fields = {
         m.target.id
         for m in node.body

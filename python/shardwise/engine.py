@@ -194,7 +194,7 @@ class Engine(ConfigAccessors, nn.Module):
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
         self._had_backward = True
-        return loss.detach() / divisor
+        return loss.detach() if divisor == 1 else loss.detach() / divisor
 
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
         """Ends a micro-batch, and at the boundary of the accumulation window updates the weights."""

@@ -1,5 +1,7 @@
 """Process groups and devices: made here, or taken over from whoever made them before."""
 
+import atexit
+import sys
 from datetime import timedelta
 
 import torch
@@ -66,6 +68,13 @@ def init_distributed(
     elif not environment["present"]:
         options.update(store=dist.HashStore(), rank=0, world_size=1)
     dist.init_process_group(**options)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Leaves the group at a normal end. After an error others may hang, and waiting would too."""
+    if dist.is_initialized() and not hasattr(sys, "last_type"):
+        dist.destroy_process_group()
 
 
 def make_group(device: torch.device, timeout_seconds: float) -> dist.ProcessGroup:

@@ -1,6 +1,7 @@
 #include "shardwise/device/buffer_pool.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include <utility>
 
@@ -14,6 +15,8 @@ at::Tensor BufferPool::take(std::int64_t numel, at::ScalarType dtype) {
       return buffer;
     }
   }
+  // A buffer outlives the inference_mode() in which it may be needed first.
+  const c10::InferenceMode no_inference(false);
   allocated_bytes_ += numel * static_cast<std::int64_t>(c10::elementSize(dtype));
   return at::zeros({numel}, at::TensorOptions(dtype).device(device_));
 }

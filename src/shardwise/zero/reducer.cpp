@@ -18,6 +18,10 @@ namespace {
 // More would hold memory and hide nothing.
 constexpr std::size_t kMaxInFlight = 2;
 
+// Gradients are collected up to this many elements, so that large ones are not held twice for long
+// while the many small ones of a block share a kernel.
+constexpr std::int64_t kMaxCollected = 1 << 24;
+
 }  // namespace
 
 Reducer::Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
@@ -46,6 +50,8 @@ void Reducer::allocate() {
     const auto options =
         at::TensorOptions(accumulator_dtype(*segment)).device(pool_.device());
     state.in_whole.assign(segment->parameters.size(), 0);
+    state.collected.assign(segment->parameters.size(), at::Tensor());
+    state.views.clear();
     if (options_.plan.shard_gradients) {
       state.shard = at::zeros({segment->layout.shard_numel}, options);
     } else {
@@ -75,23 +81,70 @@ void Reducer::write(Segment& segment, int slot, const at::Tensor& gradient) {
   if (!state.whole.defined()) {
     state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
-  const at::Tensor target =
-      state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin);
-  at::Tensor& visible = parameter.tensor.mutable_grad();
-  const bool discarded = !options_.plan.shard_gradients && !visible.defined();
-  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  if (state.in_whole[slot] && !discarded) {
-    target.add_(dense);
-  } else {
-    target.copy_(dense);
-    state.in_whole[slot] = 1;
+  if (state.collected[slot].defined()) {
+    flush_segment(segment);
   }
   if (!options_.plan.shard_gradients) {
-    visible = target;
+    at::Tensor& visible = parameter.tensor.mutable_grad();
+    if (!visible.defined()) {  // new, or thrown away by the user
+      state.in_whole[slot] = 0;
+      visible = views(segment)[slot];
+    }
   }
+  state.collected[slot] = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  state.collected_elements += parameter.place.size();
   written_[parameter.trainable] = 1;
   touched_ = true;
   finished_ = false;
+  if (state.collected_elements >= kMaxCollected) {
+    flush_segment(segment);
+  }
+}
+
+void Reducer::flush() {
+  for (const Segment* segment : registry_.segments()) {
+    if (segment->trainable) {
+      flush_segment(*segment);
+    }
+  }
+}
+
+void Reducer::flush_segment(const Segment& segment) {
+  State& state = states_[segment.id];
+  if (state.collected_elements == 0) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor>& target = views(segment);
+  std::vector<at::Tensor> set, set_from, add, add_from;
+  for (std::size_t slot = 0; slot < target.size(); ++slot) {
+    if (state.collected[slot].defined()) {
+      (state.in_whole[slot] ? add : set).push_back(target[slot]);
+      (state.in_whole[slot] ? add_from : set_from).push_back(std::move(state.collected[slot]));
+      state.collected[slot] = at::Tensor();
+      state.in_whole[slot] = 1;
+    }
+  }
+  if (!set.empty()) {
+    at::_foreach_copy_(set, set_from);
+  }
+  if (!add.empty()) {
+    at::_foreach_add_(add, add_from);
+  }
+  state.collected_elements = 0;
+}
+
+// The parameters' places in the present buffer. Buffers come back, so the views are made once.
+const std::vector<at::Tensor>& Reducer::views(const Segment& segment) {
+  State& state = states_[segment.id];
+  std::vector<at::Tensor>& made = state.views[state.whole.const_data_ptr()];
+  if (made.empty()) {
+    for (const Parameter& parameter : segment.parameters) {
+      made.push_back(
+          state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin));
+    }
+  }
+  return made;
 }
 
 void Reducer::zero_unwritten(const Segment& segment) {
@@ -121,7 +174,8 @@ void Reducer::reduce(const params::Unit& unit) {
 bool Reducer::holds_unreduced(const params::Unit& unit) const {
   return std::any_of(unit.segments.begin(), unit.segments.end(), [&](const auto& segment) {
     const auto& slots = states_[segment->id].in_whole;
-    return std::any_of(slots.begin(), slots.end(), [](std::uint8_t slot) { return slot != 0; });
+    return states_[segment->id].collected_elements > 0 ||
+           std::any_of(slots.begin(), slots.end(), [](std::uint8_t slot) { return slot != 0; });
   });
 }
 
@@ -135,6 +189,7 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   if (!state.whole.defined()) {
     state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
+  flush_segment(segment);
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
   comm::WorkPtr work = channel_.reduce_scatter(
@@ -157,6 +212,7 @@ void Reducer::wait_oldest() {
 
 // Whoever sets `.grad` to None has thrown the gradient away, as in plain PyTorch.
 void Reducer::drop_vanished(const Segment& segment) {
+  flush_segment(segment);
   State& state = states_[segment.id];
   for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
     const Parameter& parameter = segment.parameters[slot];
@@ -166,8 +222,7 @@ void Reducer::drop_vanished(const Segment& segment) {
       written_[parameter.trainable] = 0;
       continue;
     }
-    const at::Tensor target =
-        state.whole.as_strided(parameter.sizes, parameter.strides, parameter.place.begin);
+    const at::Tensor& target = views(segment)[slot];
     if (!visible.is_alias_of(target)) {  // replaced by the user
       target.copy_(visible);
       state.in_whole[slot] = 1;
@@ -232,6 +287,8 @@ void Reducer::clear() {
     }
     State& state = states_[segment->id];
     std::fill(state.in_whole.begin(), state.in_whole.end(), 0);
+    std::fill(state.collected.begin(), state.collected.end(), at::Tensor());
+    state.collected_elements = 0;
     state.shard_holds_sum = false;
     if (options_.plan.shard_gradients && state.whole.defined()) {
       pool_.give_back(state.whole);

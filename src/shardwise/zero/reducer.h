@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "shardwise/comm/channel.h"
@@ -30,8 +31,11 @@ class Reducer {
   Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
           at::Device device, ReducerOptions options);
 
-  // One gradient of the present backward. `gradient` is read, never kept.
+  // One gradient of the present backward. `gradient` is kept until the next flush or reduction and
+  // must not change until then.
   void write(params::Segment& segment, int slot, const at::Tensor& gradient);
+  // Carries out what write() has collected: a few fused kernels instead of one a parameter.
+  void flush();
   // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ.
   void reduce(const params::Unit& unit);
   // Whether gradients of the unit were written after it was last reduced.
@@ -64,7 +68,10 @@ class Reducer {
   struct State {
     at::Tensor whole;  // stages 0–1: the accumulator; 2–3: this micro-batch's buffer or undefined
     at::Tensor shard;  // stages 2–3: the accumulator; 0–1: a slice of `whole`
-    std::vector<std::uint8_t> in_whole;  // slots whose range of `whole` is valid
+    std::vector<std::uint8_t> in_whole;  // slots whose range of `whole` is valid, or will be
+    std::vector<at::Tensor> collected;   // by slot: gradients not yet in `whole`
+    std::int64_t collected_elements = 0;
+    std::map<const void*, std::vector<at::Tensor>> views;  // of each buffer, by slot
     bool shard_holds_sum = false;
   };
   struct InFlight {
@@ -74,6 +81,8 @@ class Reducer {
   };
 
   void allocate();
+  void flush_segment(const params::Segment& segment);
+  const std::vector<at::Tensor>& views(const params::Segment& segment);
   at::ScalarType accumulator_dtype(const params::Segment& segment) const;
   void reduce_segment(const params::Segment& segment, int unit);
   void reduce_whole(const params::Segment& segment, int unit);

@@ -143,15 +143,17 @@ void UnitDriver::reduce_in_order(bool all) {
 
 void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& gradient) {
   const Timer timer(*this, &times_.backward_seconds);
-  if (plan_.shard_gradients) {
-    watch_backward_end();
-  }
+  watch_backward_end();
   reducer_.write(segment, slot, gradient);
 }
 
 void UnitDriver::finish_backward() {
   const Timer timer(*this, &times_.backward_seconds);
   watching_ = false;
+  if (!plan_.shard_gradients) {
+    reducer_.flush();
+    return;
+  }
   reduce_in_order(/*all=*/true);
   for (const auto& unit : registry_.units()) {
     if (reducer_.holds_unreduced(*unit)) {  // gradients that came after the unit was done
