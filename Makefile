@@ -23,8 +23,6 @@ PY := $(VENV)/bin/python
 BUILD = build/$(PRESET)-py$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 # Two builds of one folder at a time would spoil its log.
 NINJA = flock $(BUILD)/.lock $(VENV)/bin/ninja -C $(BUILD) $(if $(JOBS),-j$(JOBS))
-# The parent's settings of torch's thread pools do not matter for tests; two processes share cores.
-export OMP_NUM_THREADS ?= 1
 
 .PHONY: venv configure build quickstart quickstart-short test test-cpp test-full test-gpu sanitize \
         lint format wheel clean
@@ -47,6 +45,9 @@ quickstart: build
 
 quickstart-short: build
 	$(VENV)/bin/shardwise launch -n 2 examples/quickstart/train.py --steps 20 $(QUICKSTART_ARGS)
+
+# Tests run several ranks side by side: one thread each, or they stand in each other's way.
+test test-cpp test-full test-gpu sanitize: export OMP_NUM_THREADS ?= 1
 
 test-cpp: build
 	$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure --timeout 300

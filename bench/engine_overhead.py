@@ -1,7 +1,7 @@
 """What the engine itself costs: host time a unit and direction, and a step against plain PyTorch.
 
-    PYTHONPATH=python python3 bench/engine_overhead.py            (one GPU, NCCL, forced collectives)
-    shardwise launch -n 2 bench/engine_overhead.py                (any number of ranks)
+    python bench/engine_overhead.py                    one GPU, NCCL, forced collectives
+    shardwise launch -n 2 bench/engine_overhead.py     any number of ranks
 
 Runs on the CPU too, with a smaller model; figures there only show that the script works.
 """

@@ -21,6 +21,12 @@ target_compile_definitions(sw_options INTERFACE SW_VERSION="${PROJECT_VERSION}")
 target_compile_options(sw_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;--expt-relaxed-constexpr;-lineinfo>")
+if(SKBUILD)
+  # Messages of a wheel name files from the root of the project, not of the machine that built it.
+  target_compile_options(sw_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns of std::string + std::string at -O3 (its bug 105651).
   target_compile_options(sw_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>")

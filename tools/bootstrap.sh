@@ -51,31 +51,32 @@ missing_packages() {
 # Work goes on without these; the message says what is lost.
 optional_packages=" ccache libgloo-dev "
 
+# Installs as root; otherwise stops with the command if something required is missing.
 install_packages() {
-  local packages required="" package
-  packages=$(missing_packages | tr '\n' ' ')
-  [ -n "${packages// /}" ] || return 0
-  local prefix=""
-  [ "$(id -u)" = 0 ] || prefix="sudo "
-  local command="${prefix}apt-get install -y --no-install-recommends ${packages% }"
-  for package in $packages; do
-    [[ "$optional_packages" == *" $package "* ]] || required+="$package "
+  local package required="" optional=""
+  for package in $(missing_packages); do
+    if [[ "$optional_packages" == *" $package "* ]]; then optional+=" $package"; else required+=" $package"; fi
   done
-  if ! command -v apt-get >/dev/null; then
-    [ -z "$required" ] || die "missing: ${required% } (Debian's names); install them, then run make again"
-  elif [ "$(id -u)" = 0 ]; then
-    say "$command"
+  [ -n "$required$optional" ] || return 0
+  local install="apt-get install -y --no-install-recommends"
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "$install$required$optional"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
+    apt-get update -qq || say "apt-get update failed; going on with the lists that are there"
     # shellcheck disable=SC2086
-    apt-get install -y -qq --no-install-recommends $packages >/dev/null
+    [ -z "$required" ] || $install -qq $required >/dev/null
+    for package in $optional; do
+      $install -qq "$package" >/dev/null || say "$package could not be installed; going on without"
+    done
     return 0
-  elif [ -n "$required" ]; then
-    die "missing: ${packages% }. Run this, then make again:
-    $command"
   fi
-  say "going on without ${packages% }: ccache makes rebuilds faster, libgloo-dev brings Gloo to" \
-    "programs without Python. To have them: $command"
+  local advice="sudo apt-get update && sudo $install$required$optional"
+  if [ -n "$required" ]; then
+    die "missing (Debian's names):$required. Run this, then make again:
+    $advice"
+  fi
+  say "going on without$optional: ccache makes rebuilds faster, libgloo-dev brings Gloo to programs" \
+    "without Python. To have them: $advice"
 }
 
 candidates=(python3 python3.12 python3.11 python3.13 python3.10 /usr/bin/python3)

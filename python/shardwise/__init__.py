@@ -1,7 +1,7 @@
 """Shardwise trains PyTorch models that are larger than one device.
 
-``engine, optimizer, dataloader, lr_scheduler = shardwise.initialize(model=model, config="ds.json")``
-and then ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, as with DeepSpeed.
+``engine, optimizer, loader, schedule = shardwise.initialize(model=model, config="ds.json")`` and
+then ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, as with DeepSpeed.
 """
 
 import torch

@@ -7,13 +7,20 @@ from shardwise import _C
 
 
 class ConfigAccessors:
-    """Expects ``self.resolved_config`` (the validated configuration)."""
+    """Reads a validated configuration; values are parsed once."""
 
     resolved_config: _C.Config
+    _values: dict[str, Any]
+
+    def set_resolved_config(self, config: _C.Config) -> None:
+        self.resolved_config = config
+        self._values = {}
 
     def config_value(self, path: str) -> Any:
         """The resolved value of a key, such as ``config_value("zero_optimization.stage")``."""
-        return json.loads(self.resolved_config.value_json(path))
+        if path not in self._values:
+            self._values[path] = json.loads(self.resolved_config.value_json(path))
+        return self._values[path]
 
     @property
     def config(self) -> dict[str, Any]:

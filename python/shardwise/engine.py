@@ -1,9 +1,8 @@
 """The engine: an ``nn.Module`` around the user's model whose training steps run in the C++ core."""
 
 import sys
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,8 @@ from torch import nn
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
 from shardwise.console import log, log_step
-from shardwise.optimizers import ShardedOptimizer, group_of_parameters
-from shardwise.process_groups import make_group
-from shardwise.units import Unit, is_plain, split_into_units
+from shardwise.optimizers import ShardedOptimizer
+from shardwise.wiring import EngineParts, Wiring
 
 # A parameter group that moves nothing, for trainable parameters outside of the user's groups.
 IDLE_GROUP = {
@@ -34,13 +32,20 @@ IDLE_GROUP = {
 
 
 @dataclass
-class EngineParts:
-    """What an engine is made of."""
+class Progress:
+    """Where training stands. Steps are windows of ``gradient_accumulation_steps`` micro-batches."""
 
-    module: nn.Module
-    config: _C.Config
-    device: torch.device
-    optimizer: ShardedOptimizer | None = None
+    global_steps: int = 0
+    micro_steps: int = 0
+    global_samples: int = 0
+    skipped_steps: int = 0
+    step_applied: bool = False
+    had_backward: bool = False  # in the present micro-batch
+    inside_no_sync: bool = False
+    warned_no_sync: bool = False
+    boundary_override: bool | None = None
+    # Arguments for the schedule while the outcome of the last step is not known; else None.
+    unsettled: dict[str, Any] | None = None
 
 
 class Engine(ConfigAccessors, nn.Module):
@@ -53,113 +58,22 @@ class Engine(ConfigAccessors, nn.Module):
     def __init__(self, parts: EngineParts):
         nn.Module.__init__(self)
         self.module = parts.module
-        self.resolved_config = parts.config
         self.device = parts.device
+        self.set_resolved_config(parts.config)
         self._optimizer = parts.optimizer
         self._lr_scheduler = None
         self.training_dataloader = None
-        self.global_steps = 0
-        self.micro_steps = 0
-        self.global_samples = 0
-        self._skipped_steps = 0
-        self._step_applied = False
-        self._unsettled = False
-        self._inside_no_sync = False
-        self._warned_no_sync = False
-        self._boundary_override: bool | None = None
-        self._had_backward = False
-        self._groups: list[dist.ProcessGroup] = []
-        self._hooks: list[Any] = []
-        self._units: list[Unit] = []
-        self._index: dict[int, int] = {}
         self.global_rank = dist.get_rank()
-        self.world_size = self.dp_world_size = dist.get_world_size()
         self.local_rank = _C.launch_environment()["local_rank"]
-        self._live_core: _C.Engine | None = self._make_core()
-        self._install_hooks()
+        self.world_size = self.dp_world_size = dist.get_world_size()
+        self._progress = Progress()
+        self._wiring = Wiring(parts, self.config_value, self)
         if self._optimizer is not None:
             self._optimizer.attach(self._run_core_step, self.zero_grad)
 
     @property
     def _core(self) -> _C.Engine:
-        if self._live_core is None:
-            raise _C.UsageError("the engine was destroyed: call initialize() for a new one")
-        return self._live_core
-
-    # ---- construction
-
-    def _make_core(self) -> _C.Engine:
-        units = split_into_units(self.module, self.config_value("shardwise.units"))
-        self._units = units
-        if dist.get_world_size() > 1 or self.config_value("shardwise.force_communication"):
-            timeout = self.config_value("shardwise.timeout_seconds")
-            self._groups = [make_group(self.device, timeout) for _ in range(2)]
-        gather, reduce = self._groups or (None, None)
-        optimizer = self._optimizer
-        core = _C.Engine(
-            config=self.resolved_config,
-            device=self.device,
-            rule=optimizer.rule if optimizer else "",
-            with_momentum=optimizer.with_momentum if optimizer else False,
-            gather_group=gather,
-            reduce_group=reduce,
-            units=self._unit_specs(units),
-        )
-        own_id = weakref.ref(self)
-        position = {name: index for index, (name, *_) in enumerate(core.parameters())}
-        for unit in units:
-            for name, _, parameter in unit.parameters:
-                self._index[id(parameter)] = position[name]
-                parameter._shardwise = (own_id, position[name])
-        self._move_the_rest(core)
-        return core
-
-    def _unit_specs(self, units: list[Unit]) -> list[tuple]:
-        group_of = group_of_parameters(self._optimizer)
-        idle = len(self._optimizer.param_groups) if self._optimizer else 0
-        keep = getattr(self.module, "_keep_in_fp32_modules", None) or ()
-        specs = []
-        for unit in units:
-            parameters = []
-            for name, aliases, parameter in unit.parameters:
-                fp32 = any(part in name.split(".") for part in keep)
-                dtype = "fp32" if fp32 else self.resolved_config.model_dtype
-                group = group_of.get(id(parameter), idle)
-                parameters.append((name, aliases, parameter, dtype, group))
-            specs.append((unit.name, parameters, unit.uses))
-        self._has_idle_group = any(
-            parameter.requires_grad and group == idle
-            for _, parameters, _ in specs
-            for _, _, parameter, _, group in parameters
-        )
-        return specs
-
-    @torch.no_grad()
-    def _move_the_rest(self, core: _C.Engine) -> None:
-        """Buffers, and parameters that the engine does not manage, are the same on every rank."""
-        for name, buffer in self.module.named_buffers():
-            buffer.data = buffer.data.to(self.device)
-            core.broadcast(buffer.data, name)
-        for name, parameter in self.module.named_parameters():
-            if is_plain(parameter):
-                continue
-            if parameter.requires_grad:
-                raise _C.UsageError(
-                    f"parameter {name} is a {type(parameter.data).__name__} of {parameter.dtype}, "
-                    f"which shardwise cannot train; freeze it with requires_grad_(False)"
-                )
-            parameter.data = parameter.data.to(self.device)
-
-    def _install_hooks(self) -> None:
-        if self.zero_optimization_stage() < 2:
-            return  # nothing happens at the borders of units
-        for index, unit in enumerate(self._units):
-            before = self._core.pre_hook(index, unit.is_root)
-            after = self._core.post_hook(index)
-            self._hooks += [
-                unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-                unit.module.register_forward_hook(after),
-            ]
+        return self._wiring.core
 
     # ---- training
 
@@ -193,20 +107,20 @@ class Engine(ConfigAccessors, nn.Module):
             )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
-        self._had_backward = True
+        self._progress.had_backward = True
         return loss.detach() if divisor == 1 else loss.detach() / divisor
 
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
-        """Ends a micro-batch, and at the boundary of the accumulation window updates the weights."""
-        if self._inside_no_sync:
+        """Ends a micro-batch; at the boundary of the accumulation window updates the weights."""
+        if self._progress.inside_no_sync:
             raise _C.UsageError("step() was called inside no_sync(): leave the context first")
-        if self._live_core and not self._had_backward:
+        if not self._wiring.ended and not self._progress.had_backward:
             raise _C.UsageError(
                 "step() was called without backward(): call engine.backward(loss) first"
             )
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
-        self._step_applied = False
+        self._progress.step_applied = False
         if boundary:
             if self._optimizer is None:
                 raise _C.UsageError(
@@ -214,65 +128,64 @@ class Engine(ConfigAccessors, nn.Module):
                     '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
                 )
             self._optimizer.step()
-            self._pending_lr_kwargs = lr_kwargs or {}
-            self._unsettled = True
-            self.global_steps += 1
-            self.global_samples += self.train_batch_size()
+            self._progress.unsettled = lr_kwargs or {}
+            self._progress.global_steps += 1
+            self._progress.global_samples += self.train_batch_size()
             if self.device.type == "cpu":
                 self._settle()
             log_step(self)
-        self.micro_steps += 1
-        self._had_backward = False
+        self._progress.micro_steps += 1
+        self._progress.had_backward = False
 
     def _run_core_step(self, values: list[dict[str, float]]) -> None:
-        if self._has_idle_group:
+        if self._wiring.has_idle_group:
             values = [*values, IDLE_GROUP[self._optimizer.rule]]
         self._core.step(values)
 
     def _settle(self) -> None:
         """Learns what the last step decided, and moves the schedule. Waits for a GPU."""
-        if not self._unsettled:
+        schedule_arguments, self._progress.unsettled = self._progress.unsettled, None
+        if schedule_arguments is None:
             return
-        self._unsettled = False
-        self._step_applied = self._core.last_result()["applied"]
-        if not self._step_applied:
-            self._skipped_steps += 1
+        self._progress.step_applied = self._core.last_result()["applied"]
+        if not self._progress.step_applied:
+            self._progress.skipped_steps += 1
         elif self._lr_scheduler is not None:
             # torch warns about schedules that move before their optimizer has.
             self._lr_scheduler.optimizer._opt_called = True
-            self._lr_scheduler.step(**self._pending_lr_kwargs)
+            self._lr_scheduler.step(**schedule_arguments)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients of the present accumulation window."""
         self._core.zero_grad()
-        self._had_backward = False
+        self._progress.had_backward = False
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next ``step()`` updates the weights."""
-        if self._boundary_override is not None:
-            return self._boundary_override
+        if self._progress.boundary_override is not None:
+            return self._progress.boundary_override
         return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Overrides the counting of micro-batches from now on."""
-        self._boundary_override = is_boundary
+        self._progress.boundary_override = is_boundary
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Micro-batches without ``step()``. Stages 0 and 1 do not communicate in it."""
-        if self._inside_no_sync:
+        if self._progress.inside_no_sync:
             raise _C.UsageError("no_sync() is active already; it cannot be nested")
-        if self.zero_optimization_stage() >= 2 and not self._warned_no_sync:
-            self._warned_no_sync = True
+        if self.zero_optimization_stage() >= 2 and not self._progress.warned_no_sync:
+            self._progress.warned_no_sync = True
             log(
                 "no_sync() saves no communication with ZeRO stages 2 and 3, which shard gradients "
                 "after each micro-batch; the weights are the same"
             )
-        self._inside_no_sync = True
+        self._progress.inside_no_sync = True
         try:
             yield
         finally:
-            self._inside_no_sync = False
+            self._progress.inside_no_sync = False
 
     def train(self, mode: bool = True) -> None:
         """Training mode of the module. Returns None, as DeepSpeed's does."""
@@ -283,6 +196,21 @@ class Engine(ConfigAccessors, nn.Module):
         self.train(False)
 
     # ---- reading
+
+    @property
+    def global_steps(self) -> int:
+        """Steps so far, skipped ones included."""
+        return self._progress.global_steps
+
+    @property
+    def micro_steps(self) -> int:
+        """Micro-batches so far."""
+        return self._progress.micro_steps
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of all ranks so far."""
+        return self._progress.global_samples
 
     @property
     def optimizer(self) -> ShardedOptimizer | None:
@@ -302,7 +230,7 @@ class Engine(ConfigAccessors, nn.Module):
     def skipped_steps(self) -> int:
         """Steps that changed nothing because a gradient was not finite."""
         self._settle()
-        return self._skipped_steps
+        return self._progress.skipped_steps
 
     @property
     def loss_scale(self) -> float:
@@ -316,7 +244,7 @@ class Engine(ConfigAccessors, nn.Module):
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` changed the weights."""
         self._settle()
-        return self._step_applied
+        return self._progress.step_applied
 
     def get_global_grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step before clipping; None before the first."""
@@ -326,7 +254,8 @@ class Engine(ConfigAccessors, nn.Module):
     def get_lr(self) -> list[float]:
         """Learning rate of each parameter group."""
         self._settle()
-        return [float(group["lr"]) for group in self._optimizer.param_groups]
+        groups = self._optimizer.param_groups if self._optimizer else []
+        return [float(group["lr"]) for group in groups]
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Changes the accumulation steps so that a step takes ``train_batch_size`` samples."""
@@ -337,10 +266,10 @@ class Engine(ConfigAccessors, nn.Module):
         self._set_config(self.resolved_config.with_train_micro_batch_size(micro_batch_size))
 
     def _set_config(self, config: _C.Config) -> None:
-        if self._had_backward or self.micro_steps % self.gradient_accumulation_steps():
+        if self._progress.had_backward or self.micro_steps % self.gradient_accumulation_steps():
             raise _C.UsageError("the batch size can change only between steps, not inside a window")
-        self.resolved_config = config
-        self.micro_steps = 0
+        self.set_resolved_config(config)
+        self._progress.micro_steps = 0
         self._core.set_accumulation_dtype(self.config_value("data_types.grad_accum_dtype"))
 
     def memory_report(self) -> dict[str, int]:
@@ -366,7 +295,7 @@ class Engine(ConfigAccessors, nn.Module):
         """The module's full state on the CPU on rank 0, ``{}`` elsewhere. Collective."""
         keep = dist.get_rank() == 0
         full: dict[int, torch.Tensor] = {}
-        for index, unit in enumerate(self._units):
+        for index, unit in enumerate(self._wiring.units):
             with self.gathered([index]):
                 if keep:
                     for _, _, parameter in unit.parameters:
@@ -381,7 +310,7 @@ class Engine(ConfigAccessors, nn.Module):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
-        """Loads full tensors, given on every rank alike. Masters follow; moments stay. Collective."""
+        """Loads full tensors, alike on every rank. Masters follow; moments stay. Collective."""
         own = self.module.state_dict(keep_vars=True)
         missing = [key for key in own if key not in state_dict]
         unexpected = [key for key in state_dict if key not in own]
@@ -393,24 +322,17 @@ class Engine(ConfigAccessors, nn.Module):
         for key, value in own.items():
             if key not in state_dict:
                 continue
-            if id(value) in self._index:
-                self._core.set_parameter(self._index[id(value)], state_dict[key])
+            if id(value) in self._wiring.index:
+                self._core.set_parameter(self._wiring.index[id(value)], state_dict[key])
             else:
                 value.copy_(state_dict[key])
         return nn.modules.module._IncompatibleKeys(missing, unexpected)
 
     load_module_state_dict = load_state_dict
 
-    @contextmanager
-    def gathered(self, units: list[int]) -> Iterator[None]:
+    def gathered(self, units: list[int]) -> AbstractContextManager[None]:
         """The parameters of these units can be read inside. Collective."""
-        for unit in units:
-            self._core.open_unit(unit)
-        try:
-            yield
-        finally:
-            for unit in units:
-                self._core.close_unit(unit)
+        return self._wiring.gathered(units)
 
     def full_tensor(self, index: int, kind: str) -> torch.Tensor | None:
         """A copy of a whole parameter, gradient or optimizer state. Collective."""
@@ -427,34 +349,9 @@ class Engine(ConfigAccessors, nn.Module):
 
         Not ``whole``: no communication; parameters that are sharded throw when read.
         """
-        if self._live_core is None:
-            return
-        self._settle_quietly()
-        if whole and not self._whole_weights_fit():
-            whole = False
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._core.dismantle(whole)
-        for parameter in self.module.parameters():
-            if hasattr(parameter, "_shardwise"):
-                del parameter._shardwise
-        self._live_core = None
-        for group in self._groups:
-            dist.destroy_process_group(group)
-        self._groups = []
-
-    def _settle_quietly(self) -> None:
-        self._unsettled = False
-
-    def _whole_weights_fit(self) -> bool:
-        if self.device.type == "cpu" or self.zero_optimization_stage() < 3:
-            return True
-        free, _ = torch.cuda.mem_get_info(self.device)
-        needed = sum(parameter.nbytes for parameter in self.module.parameters())
-        fits = torch.tensor([int(needed < free)], device=self.device)
-        dist.all_reduce(fits, op=dist.ReduceOp.MIN)
-        return bool(fits.item())
+        if not self._wiring.ended:
+            self._progress.unsettled = None
+            self._wiring.end(whole)
 
     def __enter__(self) -> "Engine":
         return self

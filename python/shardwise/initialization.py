@@ -1,5 +1,6 @@
 """``shardwise.initialize``: from a model and a configuration to an engine."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ from torch import nn
 from shardwise import _C, config_source
 from shardwise.console import log
 from shardwise.data import DistributedLoader
-from shardwise.engine import Engine, EngineParts
+from shardwise.engine import Engine
 from shardwise.optimizers import ShardedOptimizer, make_optimizer
 from shardwise.process_groups import choose_device, init_distributed
+from shardwise.wiring import EngineParts
 
 
 def initialize(
@@ -101,8 +103,6 @@ def _choose_config(args: Any, config: Any, config_params: Any) -> Any:
 def _make_engine(
     model: nn.Module, optimizer: Any, model_parameters: Any, resolved: _C.Config
 ) -> Engine:
-    import json
-
     params = json.loads(resolved.value_json("optimizer.params")) or {}
     made = make_optimizer(optimizer, model_parameters, model, resolved, params)
     return Engine(EngineParts(model, resolved, choose_device(), made))

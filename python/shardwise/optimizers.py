@@ -125,7 +125,7 @@ def _from_config(name: str, params: dict[str, Any], groups: list[Any]) -> Sharde
     if not groups:
         raise _C.UsageError(
             "the optimizer got no parameters: every parameter of the model is frozen. Leave "
-            "\"optimizer\" out to run the model without training, or set requires_grad."
+            '"optimizer" out to run the model without training, or set requires_grad.'
         )
     if name == "SGD":
         keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")

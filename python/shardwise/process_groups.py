@@ -27,7 +27,9 @@ def choose_device() -> torch.device:
             f"LOCAL_RANK is {local_rank} but this machine has {count} GPU(s): start at most "
             f"{count} processes here, or set DS_ACCELERATOR=cpu"
         )
-    return torch.device("cuda", local_rank if environment["present"] else torch.cuda.current_device())
+    return torch.device(
+        "cuda", local_rank if environment["present"] else torch.cuda.current_device()
+    )
 
 
 def init_distributed(

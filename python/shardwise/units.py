@@ -33,7 +33,7 @@ def canonical(name: str) -> str:
 
 
 def split_into_units(model: nn.Module, requested: list[str]) -> list[Unit]:
-    """Units of the model: blocks in the order of their names, then the root with all that is left."""
+    """Units of the model: blocks in the order of their names, then the root with the rest."""
     blocks = _requested_blocks(model, requested) if requested else _find_blocks(model)
     units = [Unit(canonical(name), module) for name, module in blocks]
     units.append(Unit("the root", model, is_root=True))

@@ -1,5 +1,5 @@
-// Log lines on standard error: "[shardwise] message", with "warning: " or "error: " where that fits.
-// Thread-safe: one write call a line. The launcher adds the rank in front.
+// Log lines on standard error: "[shardwise] message", with "warning: " or "error: " where that
+// fits. Thread-safe: one write call a line. The launcher adds the rank in front.
 #pragma once
 
 #include <string_view>

@@ -61,10 +61,9 @@ void register_config(py::module_& module) {
       .def_property_readonly("world_size", &config::Resolved::world_size)
       .def_property_readonly(
           "model_dtype", [](const config::Resolved& self) { return self.config().model_dtype(); })
-      .def_property_readonly("optimizer_type",
-                             [](const config::Resolved& self) {
-                               return self.config().optimizer.type;
-                             })
+      .def_property_readonly(
+          "optimizer_type",
+          [](const config::Resolved& self) { return self.config().optimizer.type; })
       .def("with_train_batch_size", &config::Resolved::with_train_batch_size)
       .def("with_train_micro_batch_size", &config::Resolved::with_train_micro_batch_size);
   module.def("reference_markdown", &config::reference_markdown);

@@ -43,12 +43,11 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
   spec.name = unit[0].cast<std::string>();
   for (const py::handle item : unit[1]) {
     const auto parameter = item.cast<py::tuple>();
-    spec.parameters.push_back(
-        {.name = parameter[0].cast<std::string>(),
-         .aliases = parameter[1].cast<std::vector<std::string>>(),
-         .tensor = parameter[2].cast<at::Tensor>(),
-         .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
-         .group = parameter[4].cast<int>()});
+    spec.parameters.push_back({.name = parameter[0].cast<std::string>(),
+                               .aliases = parameter[1].cast<std::vector<std::string>>(),
+                               .tensor = parameter[2].cast<at::Tensor>(),
+                               .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
+                               .group = parameter[4].cast<int>()});
   }
   spec.uses = unit[2].cast<std::vector<int>>();
   return spec;
@@ -69,10 +68,8 @@ std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::D
   const comm::ShardChannels channels{
       make_channel(group_of(gather_group), device, timeout, "gather"),
       make_channel(group_of(reduce_group), device, timeout, "reduce")};
-  const train::EngineOptions options{.config = config.config(),
-                                     .device = device,
-                                     .rule = rule,
-                                     .with_momentum = with_momentum};
+  const train::EngineOptions options{
+      .config = config.config(), .device = device, .rule = rule, .with_momentum = with_momentum};
   const py::gil_scoped_release unlocked;
   return std::make_shared<train::Engine>(options, channels, std::move(specs));
 }
@@ -137,8 +134,8 @@ py::list parameter_list(const train::Engine& engine) {
   py::list list;
   for (const params::ParameterAddress& address : engine.registry().parameters()) {
     const params::Parameter& parameter = address.parameter();
-    list.append(py::make_tuple(parameter.name, parameter.aliases, address.unit,
-                               address.segment->sharded));
+    list.append(
+        py::make_tuple(parameter.name, parameter.aliases, address.unit, address.segment->sharded));
   }
   return list;
 }

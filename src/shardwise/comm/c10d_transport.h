@@ -15,7 +15,8 @@ namespace shardwise::comm {
 std::unique_ptr<Transport> make_cpu_transport(c10::intrusive_ptr<c10d::Backend> backend,
                                               std::chrono::milliseconds timeout);
 
-// CUDA tensors over NCCL, on a stream of its own. Collectives wait for the current stream at launch.
+// CUDA tensors over NCCL, on a stream of its own. Collectives wait for the current stream at
+// launch.
 std::unique_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Backend> backend,
                                                at::Device device,
                                                std::chrono::milliseconds timeout);

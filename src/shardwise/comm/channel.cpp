@@ -35,7 +35,8 @@ void with_context(const CollectiveEvent& event, const std::string& label, const 
   } catch (const std::exception& error) {
     SW_FAIL(CommunicationError, "rank ", event.rank, " of ", event.world_size, ": ",
             collective_name(event.collective), " for ", event.who, " failed in its ", stage,
-            " on the ", label, " channel. Most often another rank has died, is stuck, or runs "
+            " on the ", label,
+            " channel. Most often another rank has died, is stuck, or runs "
             "collectives in another order: look at the first error of the other ranks. (",
             error.what(), ")");
   }
@@ -84,8 +85,9 @@ std::vector<std::shared_ptr<CollectiveHook>> Channel::live_hooks() {
 template <typename Launch>
 WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::string_view who,
                      Launch&& launch) {
-  const CollectiveEvent event{collective, who, payload.numel(),
-                              static_cast<std::int64_t>(payload.nbytes()), rank(), size()};
+  const CollectiveEvent event{collective,      who,
+                              payload.numel(), static_cast<std::int64_t>(payload.nbytes()),
+                              rank(),          size()};
   for (const auto& hook : live_hooks()) {
     if (hook->before_launch) {
       hook->before_launch(event);

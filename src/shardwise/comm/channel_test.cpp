@@ -109,8 +109,10 @@ TEST(ChannelTest, HooksSeeEveryCollectiveUntilRemoved) {
   Channel channel(make_single_transport(), "test");
   std::vector<std::string> seen;
   HookHandle handle = channel.add_hook(
-      {.before_launch = [&](const CollectiveEvent& e) { seen.push_back("launch " + std::string(e.who)); },
-       .after_wait = [&](const CollectiveEvent& e) { seen.push_back("done " + std::string(e.who)); }});
+      {.before_launch =
+           [&](const CollectiveEvent& e) { seen.push_back("launch " + std::string(e.who)); },
+       .after_wait =
+           [&](const CollectiveEvent& e) { seen.push_back("done " + std::string(e.who)); }});
   channel.all_gather(at::zeros({2}), at::zeros({2}), "block 1")->wait();
   EXPECT_EQ(seen, (std::vector<std::string>{"launch block 1", "done block 1"}));
   handle.remove();

@@ -13,8 +13,8 @@ inline constexpr int kCollectiveCount = 4;
 
 const char* collective_name(Collective collective);  // "all_gather", ...
 
-// Logical traffic since the last reset. `bytes` counts payload × (N−1)/N per rank and collective, an
-// all-reduce twice (ring algorithm), a broadcast once; `elements` likewise.
+// Logical traffic since the last reset. `bytes` counts payload × (N−1)/N per rank and collective,
+// an all-reduce twice (ring algorithm), a broadcast once; `elements` likewise.
 struct Traffic {
   std::int64_t calls = 0;
   double elements = 0;

@@ -4,9 +4,11 @@
 // ranks that call different collectives either mix their data silently (equal sizes) or end the
 // process from a thread of Gloo's (other sizes). So collectives here are made of point-to-point
 // messages: each rank sends its part to every other one, N−1 of N parts in all, as a ring would.
-// - A reduction receives everybody's copy of its own part and adds them once, in rank order, in fp32,
+// - A reduction receives everybody's copy of its own part and adds them once, in rank order, in
+// fp32,
 //   rounded once. The same bits for every bucket size.
-// - Before its payload each rank sends a header that says which collective this is, for whom and how
+// - Before its payload each rank sends a header that says which collective this is, for whom and
+// how
 //   large. Payloads carry a tag made from the header, so they never meet another collective's
 //   receive; a header that differs is an error on both sides, at once, that names both.
 #include <ATen/ATen.h>
@@ -137,32 +139,33 @@ class GatherWork : public Work {
   std::unique_ptr<Exchange> exchange_;
 };
 
+// Where the parts for this rank land, and what becomes of them.
+struct Landing {
+  at::Tensor received;  // bytes of all ranks' parts
+  at::ScalarType dtype;
+  at::Tensor out;
+  Reduction reduction;
+};
+
 // Sums the received parts when waited for.
 class ReduceWork : public Work {
  public:
-  ReduceWork(std::unique_ptr<Exchange> exchange, device::BufferPool& pool, at::Tensor received,
-             at::Tensor out, at::ScalarType dtype, int world, const Reduction& reduction)
-      : exchange_(std::move(exchange)),
-        pool_(pool),
-        received_(std::move(received)),
-        out_(std::move(out)),
-        dtype_(dtype),
-        world_(world),
-        reduction_(reduction) {}
+  ReduceWork(std::unique_ptr<Exchange> exchange, device::BufferPool& pool, int world,
+             Landing landing)
+      : exchange_(std::move(exchange)), pool_(pool), world_(world), landing_(std::move(landing)) {}
 
   void wait() override {
     exchange_->wait();
-    sum_in_rank_order(out_, received_.view(dtype_), world_, reduction_);
-    pool_.give_back(std::move(received_));
+    sum_in_rank_order(landing_.out, landing_.received.view(landing_.dtype), world_,
+                      landing_.reduction);
+    pool_.give_back(std::move(landing_.received));
   }
 
  private:
   std::unique_ptr<Exchange> exchange_;
   device::BufferPool& pool_;
-  at::Tensor received_, out_;
-  at::ScalarType dtype_;
   int world_;
-  Reduction reduction_;
+  Landing landing_;
 };
 
 class CpuTransport : public Transport {
@@ -211,8 +214,9 @@ class CpuTransport : public Transport {
         exchange->receive_from(rank, landing[rank]);
       }
     });
-    return std::make_unique<ReduceWork>(std::move(exchange), scratch_, std::move(received), out,
-                                        in.scalar_type(), size(), reduction);
+    return std::make_unique<ReduceWork>(
+        std::move(exchange), scratch_, size(),
+        Landing{std::move(received), in.scalar_type(), out, reduction});
   }
 
   WorkPtr all_reduce(const at::Tensor& tensor, double scale) override {

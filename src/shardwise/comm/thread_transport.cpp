@@ -22,7 +22,8 @@ struct Offer {
   at::Tensor tensor;
 };
 
-// Meeting point of all ranks: everybody brings an offer, everybody sees all offers, everybody leaves.
+// Meeting point of all ranks: everybody brings an offer, everybody sees all offers, everybody
+// leaves.
 class MeetingPoint {
  public:
   MeetingPoint(int size, std::chrono::milliseconds timeout) : timeout_(timeout), offers_(size) {}
@@ -69,13 +70,11 @@ class MeetingPoint {
       all_here_.notify_all();
       return;
     }
-    const bool came =
-        all_here_.wait_for(lock, timeout_, [&] { return generation_ != generation; });
+    const bool came = all_here_.wait_for(lock, timeout_, [&] { return generation_ != generation; });
     if (!came) {
       --arrived_;
       // The channel adds which collective this was, and for whom.
-      throw std::runtime_error(
-          concat("waited ", timeout_.count(), " ms for the other ranks"));
+      throw std::runtime_error(concat("waited ", timeout_.count(), " ms for the other ranks"));
     }
   }
 

@@ -10,8 +10,8 @@
 
 namespace shardwise::comm {
 
-// One transport a rank over CPU tensors. Every collective blocks until all ranks have called it with
-// the same kind and sizes; a rank that calls something else, or that stays away longer than
+// One transport a rank over CPU tensors. Every collective blocks until all ranks have called it
+// with the same kind and sizes; a rank that calls something else, or that stays away longer than
 // `timeout`, makes it throw CommunicationError on the ranks that came.
 std::vector<std::shared_ptr<Transport>> make_thread_transports(int world_size,
                                                                std::chrono::milliseconds timeout);

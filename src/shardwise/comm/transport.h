@@ -39,7 +39,8 @@ class Transport {
   // Told before each collective what it is, for errors that come later than the call.
   virtual void announce(const CollectiveEvent&) {}
 
-  // out [size × n] = the `in` [n] of all ranks in rank order. `in` may be this rank's part of `out`.
+  // out [size × n] = the `in` [n] of all ranks in rank order. `in` may be this rank's part of
+  // `out`.
   virtual WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
   // out [n] = this rank's part of the sum of all `in` [size × n]. `out` may be its part of `in`.
   // dtypes may differ. On the CPU the sum is taken in fp32 in rank order and rounded once.

@@ -49,12 +49,12 @@ std::string Watchdog::look() {
     return "";
   }
   const auto age = std::chrono::steady_clock::now() - entries_.front().start;
-  return age < timeout_ ? ""
-                        : concat(entries_.front().what, " has not finished after ",
-                                 timeout_.count() / 1000.0,
-                                 " s (shardwise.timeout_seconds). Most often another rank has "
-                                 "died, is stuck, or runs collectives in another order: look at "
-                                 "the first error of the other ranks.");
+  return age < timeout_
+             ? ""
+             : concat(entries_.front().what, " has not finished after ", timeout_.count() / 1000.0,
+                      " s (shardwise.timeout_seconds). Most often another rank has "
+                      "died, is stuck, or runs collectives in another order: look at "
+                      "the first error of the other ranks.");
 }
 
 void Watchdog::run() {

@@ -131,7 +131,8 @@ Resolved with_batch(const Resolved::State& old, const char* changed, const char*
       steps_follow ? solution.steps_origin : solution.train_origin, false};
   Entry& sum = entry("data_types.grad_accum_dtype");
   if (!sum.given) {  // as check_dtypes derives it
-    sum.value = Value::of(batch.gradient_accumulation_steps > 1 ? "fp32" : old.config.model_dtype());
+    sum.value =
+        Value::of(batch.gradient_accumulation_steps > 1 ? "fp32" : old.config.model_dtype());
   }
   state->config = make_config(state->entries);
   return Resolved(std::move(state));

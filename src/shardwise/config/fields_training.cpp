@@ -91,9 +91,9 @@ void add_own_fields(FieldList& list) {
             SW_MEMBER(own.units));
   list.acts("shardwise.strict", boolean(true), "Unknown keys are errors; false: they become notes.",
             SW_MEMBER(own.strict));
-  Field& deterministic = list.unavailable(
-      "shardwise.deterministic", boolean(false),
-      "Use only kernels and algorithms that give the same bits in every run.");
+  Field& deterministic =
+      list.unavailable("shardwise.deterministic", boolean(false),
+                       "Use only kernels and algorithms that give the same bits in every run.");
   FieldList::bind(deterministic, SW_MEMBER(own.deterministic));
   list.acts("shardwise.non_finite", one_of({"skip", "raise", "apply"}, "skip"),
             "What a step with NaN or infinite gradients does in fp32 and bf16. apply: update "

@@ -9,9 +9,9 @@
 
 namespace shardwise::device {
 
-// Flat buffers on one device, by exact size and dtype. Not thread-safe: one pool belongs to one engine thread.
-// A buffer that is given back must not be in use by another stream than the one that takes it next;
-// the owner waits for its own asynchronous work first.
+// Flat buffers on one device, by exact size and dtype. Not thread-safe: one pool belongs to one
+// engine thread. A buffer that is given back must not be in use by another stream than the one that
+// takes it next; the owner waits for its own asynchronous work first.
 class BufferPool {
  public:
   explicit BufferPool(at::Device device) : device_(device) {}

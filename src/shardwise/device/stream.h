@@ -1,5 +1,5 @@
-// Streams and events without a CUDA header: the same code runs on the CPU, where a stream is nothing
-// and an event has always happened.
+// Streams and events without a CUDA header: the same code runs on the CPU, where a stream is
+// nothing and an event has always happened.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -37,7 +37,8 @@ class Event {
   std::unique_ptr<c10::Event> event_;  // null on the CPU
 };
 
-// A stream beside the compute stream, and a guard that makes it current. On the CPU both do nothing.
+// A stream beside the compute stream, and a guard that makes it current. On the CPU both do
+// nothing.
 class SideStream {
  public:
   explicit SideStream(c10::Device device);

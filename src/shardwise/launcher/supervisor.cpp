@@ -60,7 +60,7 @@ Supervisor::Supervisor(LogRouter& router, std::vector<OutputPort*> ports, double
 Supervisor::~Supervisor() {
   for (RankProcess& rank : ranks_) rank.signal_group(SIGKILL);
   for (const RankProcess& rank : ranks_) {
-    if (!rank.ended() && phase_ != Phase::kLeaving) ::waitpid(rank.pid(), nullptr, 0);
+    if (!rank.ended() && state_.phase != Phase::kLeaving) ::waitpid(rank.pid(), nullptr, 0);
   }
   ::close(signal_file_);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
@@ -69,7 +69,7 @@ Supervisor::~Supervisor() {
 
 int Supervisor::run(const std::vector<SpawnRequest>& requests) {
   start(requests);
-  while (!all_ended() && phase_ != Phase::kLeaving) {
+  while (!all_ended() && state_.phase != Phase::kLeaving) {
     wait_for_events();
     advance();
   }
@@ -122,10 +122,10 @@ void Supervisor::wait_for_events() {
 // A negative number means: until something happens.
 double Supervisor::seconds_to_wait(double router_wants) const {
   double seconds = router_wants;
-  if (phase_ != Phase::kRunning) {
-    const double left = std::max(0.0, deadline_ - now_seconds());
+  if (state_.phase != Phase::kRunning) {
+    const double left = std::max(0.0, state_.deadline - now_seconds());
     seconds = seconds < 0 ? left : std::min(seconds, left);
-    if (phase_ == Phase::kSweeping) seconds = std::min(seconds, kSweepPollSeconds);
+    if (state_.phase == Phase::kSweeping) seconds = std::min(seconds, kSweepPollSeconds);
   }
   return seconds;
 }
@@ -159,21 +159,21 @@ void Supervisor::reap() {
 void Supervisor::on_rank_end(std::size_t index, int wait_status) {
   RankProcess& rank = ranks_[index];
   rank.set_ended(wait_status, now_seconds());
-  const bool asked = phase_ != Phase::kRunning && phase_ != Phase::kSettling;
+  const bool asked = state_.phase != Phase::kRunning && state_.phase != Phase::kSettling;
   if (asked || exit_code_of(wait_status) == 0) return;
   failures_.push_back(
       {rank_numbers_[index], rank.pid(), wait_status, rank.seconds(), rank.ended_at()});
-  if (phase_ == Phase::kRunning) {
-    phase_ = Phase::kSettling;
-    deadline_ = now_seconds() + kSettleSeconds;
+  if (state_.phase == Phase::kRunning) {
+    state_.phase = Phase::kSettling;
+    state_.deadline = now_seconds() + kSettleSeconds;
   }
 }
 
 void Supervisor::on_stop_signal(int signal) {
-  if (phase_ == Phase::kEnding) {
+  if (state_.phase == Phase::kEnding) {
     router_.note(concat("SIG", ::sigabbrev_np(signal), " again: killing all ranks"));
     begin_killing();
-  } else if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+  } else if (state_.phase == Phase::kRunning || state_.phase == Phase::kSettling) {
     if (failures_.empty()) stop_signal_ = signal;
     begin_ending(signal == SIGHUP ? SIGTERM : signal, concat("SIG", ::sigabbrev_np(signal)));
   } else if (stop_signal_ == 0) {
@@ -234,19 +234,19 @@ void Supervisor::finish_writing() {
 void Supervisor::advance() {
   const bool lost_output = std::any_of(ports_.begin(), ports_.end(),
                                        [](const OutputPort* port) { return port->failed(); });
-  if (lost_output && phase_ == Phase::kRunning) {
+  if (lost_output && state_.phase == Phase::kRunning) {
     stop_signal_ = SIGPIPE;
     begin_ending(SIGTERM, "the reader of this output has gone");
   }
-  if (phase_ == Phase::kRunning || now_seconds() < deadline_ || all_ended()) return;
-  if (phase_ == Phase::kSettling) {
+  if (state_.phase == Phase::kRunning || now_seconds() < state_.deadline || all_ended()) return;
+  if (state_.phase == Phase::kSettling) {
     const Failure& cause = failures_[find_cause(failures_)];
     begin_ending(SIGTERM, concat("rank ", cause.rank, " ", describe_end(cause.wait_status)));
-  } else if (phase_ == Phase::kEnding) {
+  } else if (state_.phase == Phase::kEnding) {
     router_.note(concat("still running ", grace_seconds_, " s later: killing all ranks"));
     begin_killing();
-  } else if (phase_ == Phase::kKilling) {
-    phase_ = Phase::kLeaving;
+  } else if (state_.phase == Phase::kKilling) {
+    state_.phase = Phase::kLeaving;
   }
 }
 
@@ -259,14 +259,14 @@ void Supervisor::begin_ending(int signal, const std::string& why) {
   }
   signal_all(signal);
   signal_all(SIGCONT);
-  phase_ = Phase::kEnding;
-  deadline_ = now_seconds() + grace_seconds_;
+  state_.phase = Phase::kEnding;
+  state_.deadline = now_seconds() + grace_seconds_;
 }
 
 void Supervisor::begin_killing() {
   signal_all(SIGKILL);
-  phase_ = Phase::kKilling;
-  deadline_ = now_seconds() + kKillSeconds;
+  state_.phase = Phase::kKilling;
+  state_.deadline = now_seconds() + kKillSeconds;
 }
 
 // Returns the number of groups that had a process.
@@ -285,8 +285,8 @@ bool Supervisor::leftovers() {
 // Ends what ranks have left behind. First it gets a moment to end by itself: a `tee` behind a rank
 // still has lines to pass on.
 void Supervisor::end_leftovers() {
-  if (phase_ == Phase::kLeaving) return;
-  phase_ = Phase::kSweeping;
+  if (state_.phase == Phase::kLeaving) return;
+  state_.phase = Phase::kSweeping;
   for (const int signal : {0, SIGTERM, SIGKILL}) {
     if (!leftovers()) return;
     if (signal != 0) {
@@ -294,8 +294,8 @@ void Supervisor::end_leftovers() {
       signal_all(SIGCONT);
       for (const pid_t orphan : orphans(not_ours_)) ::kill(orphan, signal);
     }
-    deadline_ = now_seconds() + (signal == 0 ? kLingerSeconds : kLeftoverSeconds);
-    while (leftovers() && now_seconds() < deadline_) wait_for_events();
+    state_.deadline = now_seconds() + (signal == 0 ? kLingerSeconds : kLeftoverSeconds);
+    while (leftovers() && now_seconds() < state_.deadline) wait_for_events();
   }
 }
 

@@ -80,8 +80,10 @@ class Supervisor {
   int signal_file_ = -1;
   int stop_signal_ = 0;
   bool gave_up_writing_ = false;
-  Phase phase_ = Phase::kRunning;
-  double deadline_ = 0;  // of the phase, unless running
+  struct {
+    Phase phase = Phase::kRunning;
+    double deadline = 0;  // of the phase, unless running
+  } state_;
 };
 
 }  // namespace shardwise::launcher

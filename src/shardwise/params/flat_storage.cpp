@@ -6,9 +6,9 @@
 // same leaves with the same AccumulateGrad nodes and version counters.
 //
 // A released storage has a null pointer. Many operators would read it without a check and crash the
-// process, so releasing first sets torch's "throw on data pointer access" flag with our message. The
-// size stays, so that slices of a released parameter can be made and then throw the same message.
-// torch has no call that clears the flag again; this file reaches the private member, and
+// process, so releasing first sets torch's "throw on data pointer access" flag with our message.
+// The size stays, so that slices of a released parameter can be made and then throw the same
+// message. torch has no call that clears the flag again; this file reaches the private member, and
 // check_flat_storage_works() proves at start-up that it still means what we think.
 #include "shardwise/params/flat_storage.h"
 

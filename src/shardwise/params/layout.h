@@ -30,9 +30,9 @@ struct SegmentLayout {
   Range shard_of(int rank) const { return {rank * shard_numel, (rank + 1) * shard_numel}; }
 };
 
-// Lays parameters of `numels` elements of `element_bytes` bytes one after the other, each aligned to
-// kAlignmentBytes, and pads the whole to world_size × kAlignmentBytes. Parameters without elements
-// take no space.
+// Lays parameters of `numels` elements of `element_bytes` bytes one after the other, each aligned
+// to kAlignmentBytes, and pads the whole to world_size × kAlignmentBytes. Parameters without
+// elements take no space.
 SegmentLayout lay_out(const std::vector<std::int64_t>& numels, std::int64_t element_bytes,
                       int world_size);
 

@@ -117,9 +117,11 @@ void Registry::check_intact() const {
     SW_USER_CHECK(UsageError,
                   parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
                       address.segment->storage.holds(parameter.tensor),
-                  "parameter ", parameter.name, " was replaced: its data was assigned, its shape "
-                  "changed (", at::IntArrayRef(parameter.sizes), " before, ",
-                  parameter.tensor.sizes(), " now) or the module was moved. Undo that, or "
+                  "parameter ", parameter.name,
+                  " was replaced: its data was assigned, its shape "
+                  "changed (",
+                  at::IntArrayRef(parameter.sizes), " before, ", parameter.tensor.sizes(),
+                  " now) or the module was moved. Undo that, or "
                   "destroy() the engine and initialize() a new one.");
   }
 }
@@ -152,15 +154,14 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
       segments_.push_back(segment);
     }
     const int slot = static_cast<int>(segment->parameters.size());
-    segment->parameters.push_back(
-        {.name = std::move(parameter.name),
-         .aliases = std::move(parameter.aliases),
-         .tensor = parameter.tensor,
-         .sizes = parameter.tensor.sizes().vec(),
-         .strides = dense_strides(parameter.tensor),
-         .place = {},
-         .group = trainable ? parameter.group : -1,
-         .trainable = trainable ? trainable_count_++ : -1});
+    segment->parameters.push_back({.name = std::move(parameter.name),
+                                   .aliases = std::move(parameter.aliases),
+                                   .tensor = parameter.tensor,
+                                   .sizes = parameter.tensor.sizes().vec(),
+                                   .strides = dense_strides(parameter.tensor),
+                                   .place = {},
+                                   .group = trainable ? parameter.group : -1,
+                                   .trainable = trainable ? trainable_count_++ : -1});
     if (trainable) {
       trainable_.push_back(static_cast<int>(parameters_.size()));
     }
@@ -171,9 +172,8 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
     for (const Parameter& parameter : segment->parameters) {
       numels.push_back(parameter.tensor.numel());
     }
-    segment->layout =
-        lay_out(numels, static_cast<std::int64_t>(c10::elementSize(segment->dtype)),
-                options.world_size);
+    segment->layout = lay_out(numels, static_cast<std::int64_t>(c10::elementSize(segment->dtype)),
+                              options.world_size);
     for (std::size_t i = 0; i < segment->parameters.size(); ++i) {
       segment->parameters[i].place = segment->layout.places[i];
     }
@@ -202,8 +202,8 @@ void Registry::fill(Segment& segment, const RegistryOptions& options) {
   }
   const Range mine = segment.layout.shard_of(options.rank);
   if (sixteen_bit) {
-    segment.initial_fp32 = ShardHandle(
-        options.shard_masters ? flat.narrow(0, mine.begin, mine.size()).clone() : flat);
+    segment.initial_fp32 =
+        ShardHandle(options.shard_masters ? flat.narrow(0, mine.begin, mine.size()).clone() : flat);
   }
   at::Tensor values = flat.to(segment.dtype);
   segment.storage =

@@ -96,7 +96,9 @@ TEST(RegistryTest, SixteenBitTrainingKeepsTheExactValuesAsMaster) {
 TEST(RegistryTest, ParametersSurviveTheRegistry) {
   const at::Tensor a = at::randn({5}).requires_grad_();
   const at::Tensor before = a.detach().clone();
-  { Registry registry(one_unit({spec("a", a)}), {}); }
+  {
+    Registry registry(one_unit({spec("a", a)}), {});
+  }
   EXPECT_TRUE(at::equal(a, before));
 }
 
@@ -111,9 +113,9 @@ TEST(RegistryTest, EmptyParametersAndUnitsAreAllowed) {
 
 TEST(RegistryTest, SlicesOfOneTensorAreRefused) {
   const at::Tensor base = at::zeros({10});
-  EXPECT_THROW(Registry(one_unit({spec("a", base.narrow(0, 0, 6)), spec("b", base.narrow(0, 4, 6))}),
-                        {}),
-               UsageError);
+  EXPECT_THROW(
+      Registry(one_unit({spec("a", base.narrow(0, 0, 6)), spec("b", base.narrow(0, 4, 6))}), {}),
+      UsageError);
   EXPECT_NO_THROW(
       Registry(one_unit({spec("a", base.narrow(0, 0, 4)), spec("b", base.narrow(0, 4, 6))}), {}));
 }

@@ -14,8 +14,8 @@ namespace shardwise::params {
 // One piece of one state of one parameter. `elements` counts within the flattened parameter in
 // memory order (strides as given), `data` is the contiguous piece itself.
 struct StatePiece {
-  std::string parameter;           // canonical name
-  std::string kind;                // "parameter", "master", "exp_avg", ...
+  std::string parameter;              // canonical name
+  std::string kind;                   // "parameter", "master", "exp_avg", ...
   std::vector<std::int64_t> sizes;    // of the whole parameter
   std::vector<std::int64_t> strides;  // of the whole parameter
   Range elements;

@@ -1,5 +1,6 @@
 // Units: the parameters that are gathered, reduced and updated together, normally one transformer
-// block. A unit has one segment for each combination of dtype and trainability among its parameters.
+// block. A unit has one segment for each combination of dtype and trainability among its
+// parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,13 +42,13 @@ struct Parameter {
   at::Tensor tensor;  // the user's leaf, now a view of the segment's storage
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
-  Range place;        // elements within the segment
-  int group = 0;      // parameter group of the optimizer; -1 when not trainable
-  int trainable = -1; // index among all trainable parameters; -1 when not trainable
+  Range place;         // elements within the segment
+  int group = 0;       // parameter group of the optimizer; -1 when not trainable
+  int trainable = -1;  // index among all trainable parameters; -1 when not trainable
 };
 
-// Where the data of a shard is kept. Optimizer and checkpoint ask the handle each time and never keep
-// the pointer, so that the data may move between memory tiers.
+// Where the data of a shard is kept. Optimizer and checkpoint ask the handle each time and never
+// keep the pointer, so that the data may move between memory tiers.
 enum class Tier { kDevice, kPinnedHost, kFile };
 
 class ShardHandle {
@@ -77,8 +78,8 @@ struct Segment {
   SegmentLayout layout;
   std::vector<Parameter> parameters;
   FlatStorage storage;
-  at::Tensor full;    // [layout.numel] in `dtype` while not sharded, else undefined
-  ShardHandle shard;  // this rank's slice in `dtype`; a view of `full` while not sharded
+  at::Tensor full;           // [layout.numel] in `dtype` while not sharded, else undefined
+  ShardHandle shard;         // this rank's slice in `dtype`; a view of `full` while not sharded
   ShardHandle initial_fp32;  // the slice before it was rounded to `dtype`; undefined for fp32
 
   std::int64_t bytes() const;  // of all parameters with padding

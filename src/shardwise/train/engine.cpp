@@ -16,8 +16,8 @@ namespace {
 // fp32 and bf16 runs end after this many non-finite steps in a row: they do not recover.
 constexpr int kMaxNonFiniteInARow = 20;
 
-// Units of at most this many elements stay gathered, smallest first, as long as all of them together
-// stay within the second limit.
+// Units of at most this many elements stay gathered, smallest first, as long as all of them
+// together stay within the second limit.
 std::vector<bool> persistent_units(const std::vector<params::UnitSpec>& units,
                                    const config::ZeroConfig& zero) {
   std::vector<std::pair<std::int64_t, std::size_t>> small;
@@ -169,11 +169,11 @@ void Engine::check_last_step() {
   }
   unchecked_ = false;
   const kernels::BoundaryResult result = *last_result();
-  SW_USER_CHECK(CommunicationError, result.order_mismatch == 0,
-                "the ranks did different things in the last step, which was not applied: ",
-                explain_order_difference(*channels_.gather, order_hash_, registry_,
-                                         options_.device),
-                ". Every rank must run the same blocks in the same order.");
+  SW_USER_CHECK(
+      CommunicationError, result.order_mismatch == 0,
+      "the ranks did different things in the last step, which was not applied: ",
+      explain_order_difference(*channels_.gather, order_hash_, registry_, options_.device),
+      ". Every rank must run the same blocks in the same order.");
   if (result.overflow == 0) {
     non_finite_in_a_row_ = 0;
     return;
@@ -184,13 +184,15 @@ void Engine::check_last_step() {
 void Engine::report_non_finite(const kernels::BoundaryResult& result) {
   const std::string where =
       concat("the gradient of ",
-             result.bad_parameter >= 0
-                 ? registry_.trainable(result.bad_parameter).parameter().name
-                 : std::string("a parameter"),
+             result.bad_parameter >= 0 ? registry_.trainable(result.bad_parameter).parameter().name
+                                       : std::string("a parameter"),
              " is not finite (shard of rank ", result.bad_rank, ")");
   if (options_.config.fp16.enabled) {
-    SW_USER_CHECK(UsageError, result.at_min_scale == 0, where, " although the loss scale is at its "
-                  "minimum of ", result.loss_scale, ". fp16 cannot represent this training: use "
+    SW_USER_CHECK(UsageError, result.at_min_scale == 0, where,
+                  " although the loss scale is at its "
+                  "minimum of ",
+                  result.loss_scale,
+                  ". fp16 cannot represent this training: use "
                   "bf16, lower the learning rate, or look for a division by zero in the model.");
     return;
   }
@@ -199,15 +201,14 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
   SW_USER_CHECK(UsageError, policy != "raise", where,
                 "; the step was skipped (shardwise.non_finite is \"raise\")");
   SW_USER_CHECK(UsageError, non_finite_in_a_row_ < kMaxNonFiniteInARow, where, ", in ",
-                kMaxNonFiniteInARow, " steps in a row. Look at the data of this rank and at the "
+                kMaxNonFiniteInARow,
+                " steps in a row. Look at the data of this rank and at the "
                 "learning rate.");
   log_warning(concat(where, policy == "apply" ? "; applied as shardwise.non_finite asks"
                                               : "; the step was skipped"));
 }
 
-void Engine::zero_grad() {
-  reducer_.clear();
-}
+void Engine::zero_grad() { reducer_.clear(); }
 
 at::Tensor Engine::full_tensor(int parameter, const std::string& kind) {
   if (kind != "gradient") {

@@ -100,7 +100,8 @@ class Model {
     driver.begin_pass();
     for (const int b : order) {
       const bool tracked = x.requires_grad();
-      const auto marked = driver.before_forward(b, tracked ? std::vector{x} : std::vector<at::Tensor>{});
+      const auto marked =
+          driver.before_forward(b, tracked ? std::vector{x} : std::vector<at::Tensor>{});
       x = block_forward(marked.empty() ? x : marked[0], weights_[b]);
       driver.after_forward(b, {x});
     }

@@ -1,13 +1,12 @@
 // Note [Unit boundaries in autograd]
-// Begin of a unit's backward: a pre-hook on the nodes that made its outputs. It runs before the first
-// gradient enters the unit, on whatever path.
-// End: not by counting gradients, because a parameter may get none. Instead the unit's inputs are
-// detached and re-attached through a node of ours. All of the unit's own nodes lie behind it in
-// autograd's order, so when the node's apply() runs, the unit's gradients are done and the unit
-// before has not been asked for yet.
-// Gradients: a pre-hook on AccumulateGrad that takes the gradient and passes on an undefined tensor,
-// which AccumulateGrad skips. set_post_accumulate_grad_hook is not used: it has one slot, which a
-// user's own hook would take from us silently.
+// Begin of a unit's backward: a pre-hook on the nodes that made its outputs. It runs before the
+// first gradient enters the unit, on whatever path. End: not by counting gradients, because a
+// parameter may get none. Instead the unit's inputs are detached and re-attached through a node of
+// ours. All of the unit's own nodes lie behind it in autograd's order, so when the node's apply()
+// runs, the unit's gradients are done and the unit before has not been asked for yet. Gradients: a
+// pre-hook on AccumulateGrad that takes the gradient and passes on an undefined tensor, which
+// AccumulateGrad skips. set_post_accumulate_grad_hook is not used: it has one slot, which a user's
+// own hook would take from us silently.
 #include "shardwise/zero/autograd_hooks.h"
 
 #include <ATen/ATen.h>

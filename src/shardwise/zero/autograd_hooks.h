@@ -32,7 +32,8 @@ class BackwardEvents {
 // Graphs may outlive the engine; its hooks then do nothing.
 using WeakEvents = std::weak_ptr<BackwardEvents>;
 
-// Hooks on the AccumulateGrad nodes of all trainable parameters: the gradient goes to the events and
+// Hooks on the AccumulateGrad nodes of all trainable parameters: the gradient goes to the events
+// and
 // `.grad` is not touched by torch. The nodes are kept alive by the result; dropping it ends this.
 std::vector<std::shared_ptr<torch::autograd::Node>> install_gradient_hooks(
     const params::Registry& registry, const WeakEvents& events);

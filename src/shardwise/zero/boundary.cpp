@@ -46,22 +46,24 @@ Boundary::Boundary(comm::Channel& channel, at::Device device, std::int64_t train
     : channel_(channel),
       trainable_count_(trainable_count),
       rule_(rule),
-      partials_(chunk_count * sizeof(double), device),
-      records_(kernels::boundary_record_bytes(trainable_count) * channel.size(), device),
-      active_(trainable_count, device),
-      steps_(trainable_count * sizeof(std::int32_t), device),
-      decision_(sizeof(kernels::StepDecision), device),
-      result_(sizeof(BoundaryResult), device),
-      scale_state_(sizeof(kernels::LossScaleState), device),
-      written_(trainable_count, device),
-      written_host_(host_bytes(written_.tensor().numel(), device)),
-      result_host_(host_bytes(result_.tensor().numel(), device)),
+      memory_{.partials = DeviceArray(chunk_count * sizeof(double), device),
+              .records = DeviceArray(
+                  kernels::boundary_record_bytes(trainable_count) * channel.size(), device),
+              .written = DeviceArray(trainable_count, device),
+              .active = DeviceArray(trainable_count, device),
+              .steps = DeviceArray(trainable_count * sizeof(std::int32_t), device),
+              .decision = DeviceArray(sizeof(kernels::StepDecision), device),
+              .result = DeviceArray(sizeof(BoundaryResult), device),
+              .scale_state = DeviceArray(sizeof(kernels::LossScaleState), device)},
+      written_host_(host_bytes(memory_.written.tensor().numel(), device)),
+      result_host_(host_bytes(memory_.result.tensor().numel(), device)),
       copied_(device) {
   const kernels::LossScaleState start = kernels::initial_loss_scale_state(rule.loss_scale);
   at::Tensor host = at::empty({static_cast<std::int64_t>(sizeof(start))}, at::kByte);
   std::memcpy(host.data_ptr(), &start, sizeof(start));
-  scale_state_.tensor().narrow(0, 0, host.numel()).copy_(host);
-  loss_scale_ = scale_state_.tensor().narrow(0, 0, sizeof(float)).view(at::kFloat).squeeze(0);
+  memory_.scale_state.tensor().narrow(0, 0, host.numel()).copy_(host);
+  loss_scale_ =
+      memory_.scale_state.tensor().narrow(0, 0, sizeof(float)).view(at::kFloat).squeeze(0);
 }
 
 void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& table,
@@ -69,19 +71,21 @@ void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& ta
   result();  // the pinned buffers of the step before are free from here on
   SW_CHECK_EQ(static_cast<std::int64_t>(written.size()), trainable_count_);
   std::copy(written.begin(), written.end(), written_host_.data_ptr<std::uint8_t>());
-  written_.upload(written_host_);
-  kernels::sum_of_squares(place, table, partials_.as<double>());
+  memory_.written.upload(written_host_);
+  kernels::sum_of_squares(place, table, memory_.partials.as<double>());
   const std::int64_t bytes = kernels::boundary_record_bytes(trainable_count_);
-  const at::Tensor mine = records_.tensor().narrow(0, bytes * channel_.rank(), bytes);
-  kernels::fill_boundary_record(place, table, partials_.as<double>(), order_hash,
-                                written_.as<std::uint8_t>(), trainable_count_, mine.data_ptr());
-  const at::Tensor all = records_.tensor().narrow(0, 0, bytes * channel_.size());
+  const at::Tensor mine = memory_.records.tensor().narrow(0, bytes * channel_.rank(), bytes);
+  kernels::fill_boundary_record(place, table, memory_.partials.as<double>(), order_hash,
+                                memory_.written.as<std::uint8_t>(), trainable_count_,
+                                mine.data_ptr());
+  const at::Tensor all = memory_.records.tensor().narrow(0, 0, bytes * channel_.size());
   channel_.all_gather(all, mine, "the boundary")->wait();
   kernels::finish_boundary(place, all.data_ptr(), channel_.size(), trainable_count_, rule_,
-                           scale_state_.as<kernels::LossScaleState>(), active_.as<std::uint8_t>(),
-                           steps_.as<std::int32_t>(), decision_.as<kernels::StepDecision>(),
-                           result_.as<BoundaryResult>());
-  result_host_.copy_(result_.tensor(), /*non_blocking=*/true);
+                           memory_.scale_state.as<kernels::LossScaleState>(),
+                           memory_.active.as<std::uint8_t>(), memory_.steps.as<std::int32_t>(),
+                           memory_.decision.as<kernels::StepDecision>(),
+                           memory_.result.as<BoundaryResult>());
+  result_host_.copy_(memory_.result.tensor(), /*non_blocking=*/true);
   copied_.record();
   pending_ = true;
 }

@@ -1,5 +1,5 @@
-// The decision at the end of an accumulation window: norm, overflow, clipping, order check, and which
-// parameters move. Taken on the device; the host learns it one copy later.
+// The decision at the end of an accumulation window: norm, overflow, clipping, order check, and
+// which parameters move. Taken on the device; the host learns it one copy later.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,30 +36,33 @@ class Boundary {
   Boundary(comm::Channel& channel, at::Device device, std::int64_t trainable_count,
            std::int64_t chunk_count, kernels::BoundaryRule rule);
 
-  // Enqueues everything up to the decision. `table` covers this rank's shards; `written` has one byte
-  // a trainable parameter. Communicates one all-gather of records.
+  // Enqueues everything up to the decision. `table` covers this rank's shards; `written` has one
+  // byte a trainable parameter. Communicates one all-gather of records.
   void decide(const kernels::Place& place, const kernels::ChunkTable& table,
               const std::vector<std::uint8_t>& written, std::uint64_t order_hash);
   // The last decision, waiting for it if need be; nothing before the first decide().
   const std::optional<kernels::BoundaryResult>& result();
 
   // For the update kernels, memory of the device.
-  const kernels::StepDecision* decision() const { return decision_.as<kernels::StepDecision>(); }
-  const std::uint8_t* active() const { return active_.as<std::uint8_t>(); }
-  const std::int32_t* steps() const { return steps_.as<std::int32_t>(); }
+  const kernels::StepDecision* decision() const {
+    return memory_.decision.as<kernels::StepDecision>();
+  }
+  const std::uint8_t* active() const { return memory_.active.as<std::uint8_t>(); }
+  const std::int32_t* steps() const { return memory_.steps.as<std::int32_t>(); }
   // fp32 scalar on the device: the loss scale of the coming step.
   const at::Tensor& loss_scale() const { return loss_scale_; }
-  // int32 [trainable]: how often each parameter has been updated.
-  const at::Tensor& step_counts() const { return steps_.tensor(); }
-  const kernels::BoundaryRule& rule() const { return rule_; }
 
  private:
+  // What the kernels work on, on the device.
+  struct Memory {
+    DeviceArray partials, records, written, active, steps, decision, result, scale_state;
+  };
+
   comm::Channel& channel_;
   std::int64_t trainable_count_;
   kernels::BoundaryRule rule_;
-  DeviceArray partials_, records_, active_, steps_, decision_, result_, scale_state_;
-  DeviceArray written_;
-  at::Tensor loss_scale_;   // a view of scale_state_
+  Memory memory_;
+  at::Tensor loss_scale_;                  // a view of memory_.scale_state
   at::Tensor written_host_, result_host_;  // pinned on CUDA
   device::Event copied_;
   std::optional<kernels::BoundaryResult> last_;

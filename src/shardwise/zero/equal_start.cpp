@@ -21,9 +21,8 @@ std::string describe(const std::vector<params::UnitSpec>& specs) {
   for (const params::UnitSpec& unit : specs) {
     for (const params::ParameterSpec& parameter : unit.parameters) {
       out << parameter.name << ' ' << parameter.tensor.sizes() << ' '
-          << c10::toString(parameter.dtype)
-          << (parameter.tensor.requires_grad() ? "" : " frozen") << " in unit " << unit.name
-          << '\n';
+          << c10::toString(parameter.dtype) << (parameter.tensor.requires_grad() ? "" : " frozen")
+          << " in unit " << unit.name << '\n';
     }
   }
   return out.str();
@@ -124,8 +123,9 @@ void ValueBroadcast::operator()(const params::Segment& segment, const at::Tensor
     };
     if (!at::equal(range(before), range(flat))) {
       warned_ = true;
-      log_warning(concat("rank ", channel_.rank(), " started with other values than rank 0, first in ",
-                         parameter.name, "; rank 0's are used. Seed every rank alike, or load the "
+      log_warning(concat("rank ", channel_.rank(),
+                         " started with other values than rank 0, first in ", parameter.name,
+                         "; rank 0's are used. Seed every rank alike, or load the "
                          "same weights, to silence this."));
       return;
     }

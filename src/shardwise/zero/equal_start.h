@@ -13,8 +13,8 @@ namespace shardwise::zero {
 void check_same_parameters(comm::Channel& channel, const std::vector<params::UnitSpec>& specs,
                            at::Device device);
 
-// Gives a segment's flat values of rank 0 to everybody. The first parameter whose values differed on
-// this rank is named in one warning per object. Collective.
+// Gives a segment's flat values of rank 0 to everybody. The first parameter whose values differed
+// on this rank is named in one warning per object. Collective.
 class ValueBroadcast {
  public:
   explicit ValueBroadcast(comm::Channel& channel) : channel_(channel) {}

@@ -13,15 +13,14 @@ namespace shardwise::zero {
 
 class FullState {
  public:
-  FullState(const params::Registry& registry, const comm::ShardChannels& channels,
-            ZeroPlan plan);
+  FullState(const params::Registry& registry, const comm::ShardChannels& channels, ZeroPlan plan);
 
   // A copy of one state of one parameter in its own shape: "parameter" in the training dtype,
-  // "master" or an optimizer state in fp32; a frozen parameter has only "parameter". Undefined if the
-  // optimizer has no state of that name.
+  // "master" or an optimizer state in fp32; a frozen parameter has only "parameter". Undefined if
+  // the optimizer has no state of that name.
   at::Tensor get(int parameter, const std::string& kind, const ShardedOptimizer* optimizer);
-  // The gradient averaged over ranks, still multiplied with the loss scale. Undefined where there is
-  // no gradient.
+  // The gradient averaged over ranks, still multiplied with the loss scale. Undefined where there
+  // is no gradient.
   at::Tensor gradient(int parameter, Reducer& reducer);
   // Overwrites a parameter, and its master, with `value` (same shape, equal on all ranks).
   void set(int parameter, const at::Tensor& value, ShardedOptimizer* optimizer);

@@ -21,9 +21,9 @@ struct GathererOptions {
   bool poison = false;  // fill buffers with NaN on release
 };
 
-// Units that are not sharded pass through untouched. Gathers run on the channel; acquire() makes the
-// current stream (on the CPU: the caller) wait. Buffers come from a pool with one size class for each
-// segment size, so steady steps allocate nothing. Not thread-safe.
+// Units that are not sharded pass through untouched. Gathers run on the channel; acquire() makes
+// the current stream (on the CPU: the caller) wait. Buffers come from a pool with one size class
+// for each segment size, so steady steps allocate nothing. Not thread-safe.
 class Gatherer {
  public:
   Gatherer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,

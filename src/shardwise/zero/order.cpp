@@ -40,8 +40,8 @@ std::string explain_order_difference(comm::Channel& channel, const OrderHash& ha
     for (int rank = 1; rank < channel.size(); ++rank) {
       const OrderEntry& theirs = entries[rank * kExchangedEntries + i];
       if (!(theirs == entries[i])) {
-        return concat("operation ", i, " of the step was ", in_words(theirs, registry),
-                      " on rank ", rank, " but ", in_words(entries[i], registry), " on rank 0");
+        return concat("operation ", i, " of the step was ", in_words(theirs, registry), " on rank ",
+                      rank, " but ", in_words(entries[i], registry), " on rank 0");
       }
     }
   }

@@ -1,6 +1,6 @@
 // The ZeRO stage as data (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training
-// Trillion Parameter Models", section 5). One gatherer, one reducer and one optimizer read it; there
-// is no class per stage.
+// Trillion Parameter Models", section 5). One gatherer, one reducer and one optimizer read it;
+// there is no class per stage.
 #pragma once
 
 namespace shardwise::zero {

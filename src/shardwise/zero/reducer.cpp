@@ -47,8 +47,7 @@ void Reducer::allocate() {
       continue;
     }
     State& state = states_[segment->id];
-    const auto options =
-        at::TensorOptions(accumulator_dtype(*segment)).device(pool_.device());
+    const auto options = at::TensorOptions(accumulator_dtype(*segment)).device(pool_.device());
     state.in_whole.assign(segment->parameters.size(), 0);
     state.collected.assign(segment->parameters.size(), at::Tensor());
     state.views.clear();
@@ -75,9 +74,10 @@ void Reducer::write(Segment& segment, int slot, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   State& state = states_[segment.id];
   const Parameter& parameter = segment.parameters[slot];
-  SW_USER_CHECK(UsageError, gradient.sizes() == at::IntArrayRef(parameter.sizes), "the gradient of ",
-                parameter.name, " has shape ", gradient.sizes(), " but the parameter had shape ",
-                at::IntArrayRef(parameter.sizes), " when the engine was made");
+  SW_USER_CHECK(UsageError, gradient.sizes() == at::IntArrayRef(parameter.sizes),
+                "the gradient of ", parameter.name, " has shape ", gradient.sizes(),
+                " but the parameter had shape ", at::IntArrayRef(parameter.sizes),
+                " when the engine was made");
   if (!state.whole.defined()) {
     state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
@@ -193,8 +193,8 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
   comm::WorkPtr work = channel_.reduce_scatter(
-      state.shard, state.whole,
-      {.scale = options_.scale, .accumulate = state.shard_holds_sum}, segment.name);
+      state.shard, state.whole, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
+      segment.name);
   in_flight_.push_back({segment.id, std::move(state.whole), std::move(work)});
   in_flight_elements_ += segment.layout.numel;
   state.whole = at::Tensor();
@@ -237,7 +237,8 @@ void Reducer::reduce_whole(const Segment& segment, int unit) {
   zero_unwritten(segment);
   if (options_.plan.shard_optimizer) {
     hash_.add(comm::Collective::kReduceScatter, unit);
-    in_flight_.push_back({segment.id, {},
+    in_flight_.push_back({segment.id,
+                          {},
                           channel_.reduce_scatter(state.shard, state.whole,
                                                   {.scale = options_.scale}, segment.name)});
   } else {

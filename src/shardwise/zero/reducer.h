@@ -22,8 +22,8 @@ struct ReducerOptions {
   std::int64_t max_in_flight_elements = 500'000'000;
 };
 
-// Stages 0–1: gradients of all micro-batches add up in one flat buffer a segment, which is reduced at
-// the boundary; `.grad` is a view of it meanwhile. Stages 2–3: each micro-batch's gradients are
+// Stages 0–1: gradients of all micro-batches add up in one flat buffer a segment, which is reduced
+// at the boundary; `.grad` is a view of it meanwhile. Stages 2–3: each micro-batch's gradients are
 // written to a buffer of the pool, reduce-scattered when the unit is done, and added to the shard;
 // `.grad` stays None. Not thread-safe.
 class Reducer {

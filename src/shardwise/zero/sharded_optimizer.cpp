@@ -64,8 +64,7 @@ void append_chunks(const Segment& segment, const Range& range,
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reducer& reducer,
-                                   std::unique_ptr<optim::UpdateRule> rule, ZeroPlan plan,
-                                   int rank)
+                                   std::unique_ptr<optim::UpdateRule> rule, ZeroPlan plan, int rank)
     : registry_(registry),
       reducer_(reducer),
       rule_(std::move(rule)),
@@ -85,8 +84,8 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
 void ShardedOptimizer::make_shard(Segment& segment) {
   Shard& shard = shards_[segment.id];
   kernel_dtype(segment.dtype, segment.name);  // refuses other dtypes
-  shard.range = plan_.shard_optimizer ? segment.layout.shard_of(rank_)
-                                      : Range{0, segment.layout.numel};
+  shard.range =
+      plan_.shard_optimizer ? segment.layout.shard_of(rank_) : Range{0, segment.layout.numel};
   shard.parameter = plan_.shard_optimizer ? segment.shard : ShardHandle(segment.full);
   if (segment.dtype == at::kFloat) {
     shard.master = shard.parameter;
@@ -128,9 +127,8 @@ void ShardedOptimizer::refresh(Table& table, bool own_slice_only) const {
     const Shard& shard = shards_[segment->id];
     device = shard.master.data().device();
     kernels::ShardPointers& entry = pointers[segment->id];
-    const at::Tensor gradient = own_slice_only || plan_.shard_optimizer
-                                    ? reducer_.shard(*segment)
-                                    : reducer_.whole(*segment);
+    const at::Tensor gradient = own_slice_only || plan_.shard_optimizer ? reducer_.shard(*segment)
+                                                                        : reducer_.whole(*segment);
     entry.gradient = gradient.data_ptr();
     entry.gradient_dtype = kernel_dtype(gradient.scalar_type(), segment->name);
     entry.parameter = shard.parameter.data().data_ptr();
@@ -179,8 +177,7 @@ void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash) {
     for (const auto& segment : unit->segments) {
       if (segment->trainable && !segment->sharded && segment->layout.numel > 0) {
         hash.add(comm::Collective::kAllGather, unit->id);
-        work.push_back(
-            channel.all_gather(segment->full, segment->shard.data(), segment->name));
+        work.push_back(channel.all_gather(segment->full, segment->shard.data(), segment->name));
       }
     }
   }

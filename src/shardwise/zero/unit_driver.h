@@ -33,8 +33,8 @@ class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<Un
 
   // The root module's forward begins.
   void begin_pass();
-  // Before a module of the unit runs. Returns what to hand to it in place of `inputs` (those tensors
-  // among its arguments that require grad); empty: leave the arguments alone.
+  // Before a module of the unit runs. Returns what to hand to it in place of `inputs` (those
+  // tensors among its arguments that require grad); empty: leave the arguments alone.
   std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs);
   // After it, with the tensors among its results.
   void after_forward(int unit, const std::vector<at::Tensor>& outputs);
@@ -61,7 +61,7 @@ class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<Un
   ZeroPlan plan_;
   comm::ShardChannels channels_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
-  std::vector<int> pending_;       // by unit
+  std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward

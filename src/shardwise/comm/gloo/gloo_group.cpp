@@ -1,5 +1,5 @@
-// The only file that includes Gloo's headers. torch's wheel has Gloo's code but not its headers; the
-// headers come from Debian's libgloo-dev, whose declarations match for the parts used here. The
+// The only file that includes Gloo's headers. torch's wheel has Gloo's code but not its headers;
+// the headers come from Debian's libgloo-dev, whose declarations match for the parts used here. The
 // C++ test of this module runs collectives through it.
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO

@@ -11,8 +11,9 @@ namespace shardwise::comm {
 // Whether this build can make Gloo groups itself (Gloo's headers were there).
 bool has_native_gloo();
 
-// A Gloo group of `size` ranks that meet in `store`. Two groups need stores with different prefixes.
-// Throws CommunicationError without native Gloo, or when the ranks do not meet within `timeout`.
+// A Gloo group of `size` ranks that meet in `store`. Two groups need stores with different
+// prefixes. Throws CommunicationError without native Gloo, or when the ranks do not meet within
+// `timeout`.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout);

@@ -1,0 +1,159 @@
+"""How an engine holds on to a module: process groups, the C++ core, hooks, and letting go again."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardwise import _C
+from shardwise.optimizers import ShardedOptimizer, group_of_parameters
+from shardwise.process_groups import make_group
+from shardwise.units import Unit, is_plain, split_into_units
+
+
+@dataclass
+class EngineParts:
+    """What an engine is made of."""
+
+    module: nn.Module
+    config: _C.Config
+    device: torch.device
+    optimizer: ShardedOptimizer | None = None
+
+
+class Wiring:
+    """Connects a module with a C++ core and disconnects it again.
+
+    Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
+    the core; ``has_idle_group``, whether trainable parameters lie outside of the optimizer's groups.
+    """
+
+    def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
+        self._parts = parts
+        self._stage = value_of("zero_optimization.stage")
+        self._groups: list[dist.ProcessGroup] = []
+        self._hooks: list[Any] = []
+        self.index: dict[int, int] = {}
+        self.has_idle_group = False
+        self.units = split_into_units(parts.module, value_of("shardwise.units"))
+        if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
+            timeout = value_of("shardwise.timeout_seconds")
+            self._groups = [make_group(parts.device, timeout) for _ in range(2)]
+        self._core: _C.Engine | None = self._make_core()
+        self._mark_parameters(weakref.ref(owner))
+        self._move_the_rest()
+        self._install_hooks()
+
+    @property
+    def core(self) -> _C.Engine:
+        """The C++ engine; UsageError after ``end``."""
+        if self._core is None:
+            raise _C.UsageError("the engine was destroyed: call initialize() for a new one")
+        return self._core
+
+    @property
+    def ended(self) -> bool:
+        return self._core is None
+
+    def _make_core(self) -> _C.Engine:
+        gather, reduce = self._groups or (None, None)
+        optimizer = self._parts.optimizer
+        return _C.Engine(
+            config=self._parts.config,
+            device=self._parts.device,
+            rule=optimizer.rule if optimizer else "",
+            with_momentum=optimizer.with_momentum if optimizer else False,
+            gather_group=gather,
+            reduce_group=reduce,
+            units=[self._unit_spec(unit) for unit in self.units],
+        )
+
+    def _unit_spec(self, unit: Unit) -> tuple:
+        optimizer = self._parts.optimizer
+        group_of = group_of_parameters(optimizer)
+        idle = len(optimizer.param_groups) if optimizer else 0
+        keep = getattr(self._parts.module, "_keep_in_fp32_modules", None) or ()
+        parameters = []
+        for name, aliases, parameter in unit.parameters:
+            fp32 = any(part in name.split(".") for part in keep)
+            dtype = "fp32" if fp32 else self._parts.config.model_dtype
+            group = group_of.get(id(parameter), idle)
+            self.has_idle_group |= parameter.requires_grad and group == idle
+            parameters.append((name, aliases, parameter, dtype, group))
+        return (unit.name, parameters, unit.uses)
+
+    def _mark_parameters(self, owner: weakref.ref) -> None:
+        numbers = {name: number for number, (name, *_) in enumerate(self.core.parameters())}
+        for unit in self.units:
+            for name, _, parameter in unit.parameters:
+                self.index[id(parameter)] = numbers[name]
+                parameter._shardwise = (owner, numbers[name])
+
+    @torch.no_grad()
+    def _move_the_rest(self) -> None:
+        """Buffers, and parameters that the engine does not manage, are the same on every rank."""
+        module, device = self._parts.module, self._parts.device
+        for name, buffer in module.named_buffers():
+            buffer.data = buffer.data.to(device)
+            self.core.broadcast(buffer.data, name)
+        for name, parameter in module.named_parameters():
+            if is_plain(parameter):
+                continue
+            if parameter.requires_grad:
+                raise _C.UsageError(
+                    f"parameter {name} is a {type(parameter.data).__name__} of {parameter.dtype}, "
+                    f"which shardwise cannot train; freeze it with requires_grad_(False)"
+                )
+            parameter.data = parameter.data.to(device)
+
+    def _install_hooks(self) -> None:
+        if self._stage < 2:
+            return  # nothing happens at the borders of units
+        for number, unit in enumerate(self.units):
+            before = self.core.pre_hook(number, unit.is_root)
+            after = self.core.post_hook(number)
+            self._hooks += [
+                unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+                unit.module.register_forward_hook(after),
+            ]
+
+    @contextmanager
+    def gathered(self, units: list[int]) -> Iterator[None]:
+        """The parameters of these units can be read inside. Collective."""
+        for unit in units:
+            self.core.open_unit(unit)
+        try:
+            yield
+        finally:
+            for unit in units:
+                self.core.close_unit(unit)
+
+    def end(self, whole: bool) -> None:
+        """Gives the module back: with its full weights (collective), or without communication."""
+        whole = whole and self._whole_weights_fit()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.core.dismantle(whole)
+        for parameter in self._parts.module.parameters():
+            if hasattr(parameter, "_shardwise"):
+                del parameter._shardwise
+        self._core = None
+        for group in self._groups:
+            dist.destroy_process_group(group)
+        self._groups = []
+
+    def _whole_weights_fit(self) -> bool:
+        module, device = self._parts.module, self._parts.device
+        if device.type == "cpu" or self._stage < 3:
+            return True
+        free, _ = torch.cuda.mem_get_info(device)
+        needed = sum(parameter.nbytes for parameter in module.parameters())
+        fits = torch.tensor([int(needed < free)], device=device)
+        dist.all_reduce(fits, op=dist.ReduceOp.MIN)
+        return bool(fits.item())
