@@ -30,7 +30,7 @@ class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
     Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
-    the core; ``has_idle_group``, whether trainable parameters lie outside of the optimizer's groups.
+    the core; ``has_idle_group``, whether trainable parameters lie outside the optimizer's groups.
     """
 
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
