@@ -1,5 +1,6 @@
 """The engine on CUDA with NCCL. One process with forced collectives, two where two GPUs exist."""
 
+import time
 from itertools import product
 
 import models
@@ -165,3 +166,45 @@ def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
     ]
     for weights in found[1:]:
         assert all(torch.equal(weights[n], w) for n, w in found[0].items())
+
+
+# A rank that stays away
+
+
+def rank_that_stalls(seconds):
+    """Rank 1 stops taking part; what rank 0 is told, and when."""
+    rank = torch.distributed.get_rank()
+    config = parity.config_of(
+        Case(3, "mlp", "bf16", ranks=2), shardwise={"timeout_seconds": seconds}
+    )
+    micro = models.micro_batches("mlp", 0, 2, "cuda", torch.bfloat16)[rank]
+    engine = parity.make_engine(models.build("mlp"), config)
+
+    def step():
+        engine.backward(models.loss_of(engine(**micro)))
+        engine.step()
+
+    step()
+    torch.cuda.synchronize()
+    start = time.monotonic()
+    if rank == 1:
+        time.sleep(4 * seconds)
+        return "stalled", 0.0
+    try:
+        while time.monotonic() - start < 4 * seconds:
+            step()
+            torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001  (its kind and text are the result)
+        return f"{type(error).__name__}: {error}", time.monotonic() - start
+    return "no error", time.monotonic() - start
+
+
+@two_gpus
+def test_a_stalled_rank_is_reported_before_nccl_ends_the_process():
+    pool = RankPool(2, backend="nccl")
+    try:
+        (message, seconds), _ = pool.run(rank_that_stalls, 4, ranks=2, timeout=90)
+    finally:
+        pool.close()
+    assert "rank 0 of 2" in message and "has not finished after 4 s" in message, message
+    assert seconds < 12
