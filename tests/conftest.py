@@ -1,4 +1,4 @@
-"""Fixtures: the rank pool, the reference process, GPU pools."""
+"""Fixtures: the rank pool, pools of a test's own, the reference process."""
 
 import pytest
 from rank_pool import RankPool

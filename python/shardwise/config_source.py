@@ -15,6 +15,11 @@ def load(config: Any, world_size: int, world_size_origin: str) -> _C.Config:
     Raises ConfigError with everything that is wrong, or IoError for a file that cannot be read.
     """
     if isinstance(config, _C.Config):
+        if config.world_size != world_size:
+            raise _C.ConfigError(
+                f"the configuration was made for {config.world_size} ranks but {world_size_origin} "
+                f"has {world_size}: load it again"
+            )
         return config
     if isinstance(config, Mapping):
         text = _dump(config)
@@ -65,6 +70,8 @@ def _load_hjson(path: str, world_size: int, world_size_origin: str) -> _C.Config
 
     try:
         content = hjson.loads(Path(path).read_text(), object_pairs_hook=refuse_duplicates)
-    except hjson.HjsonDecodeError as error:
+    except OSError as error:
+        raise _C.IoError(f"{path}: {error.strerror}") from error
+    except (hjson.HjsonDecodeError, UnicodeDecodeError) as error:
         raise _C.ConfigError(f"{path}: {error}") from error
     return _C.Config.load_text(_dump(content), world_size, world_size_origin, path)

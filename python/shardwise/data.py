@@ -10,6 +10,8 @@ from torch.utils.data.distributed import DistributedSampler
 class DistributedLoader:
     """Micro-batches of this rank's part of a dataset, reshuffled in each epoch.
 
+    An ``IterableDataset`` cannot be split from outside: it must yield this rank's samples itself.
+
     Attributes: ``dataset``, ``batch_size`` (the micro-batch), ``len()`` in micro-batches.
     """
 

@@ -69,7 +69,7 @@ class Engine(ConfigAccessors, nn.Module):
         self._progress = Progress()
         self._wiring = Wiring(parts, self.config_value, self)
         if self._optimizer is not None:
-            self._optimizer.attach(self._run_core_step, self.zero_grad)
+            self._optimizer.attach(self.zero_grad)
 
     @property
     def _core(self) -> _C.Engine:
@@ -106,7 +106,12 @@ class Engine(ConfigAccessors, nn.Module):
                 "torch._dynamo.config.compiled_autograd = False (compiled blocks work)"
             )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
-        self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
+        try:
+            self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
+        except RuntimeError as error:
+            if self._core.communication_failed():  # torch passes the text on, not the class
+                raise _C.CommunicationError(str(error)) from error
+            raise
         self._progress.had_backward = True
         return loss.detach() if divisor == 1 else loss.detach() / divisor
 
@@ -121,21 +126,27 @@ class Engine(ConfigAccessors, nn.Module):
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
         self._progress.step_applied = False
-        if boundary:
-            if self._optimizer is None:
-                raise _C.UsageError(
-                    "step() needs an optimizer: name one in the configuration "
-                    '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
-                )
+        try:
+            if boundary:
+                self._step_at_boundary(lr_kwargs or {})
+        finally:
+            self._progress.micro_steps += 1
+            self._progress.had_backward = False
+
+    def _step_at_boundary(self, schedule_arguments: dict[str, Any]) -> None:
+        if self._optimizer is None:
+            raise _C.UsageError(
+                "step() needs an optimizer: name one in the configuration "
+                '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
+            )
+        with self._optimizer.carried_out_by(self._run_core_step):
             self._optimizer.step()
-            self._progress.unsettled = lr_kwargs or {}
-            self._progress.global_steps += 1
-            self._progress.global_samples += self.train_batch_size()
-            if self.device.type == "cpu":
-                self._settle()
-            log_step(self)
-        self._progress.micro_steps += 1
-        self._progress.had_backward = False
+        self._progress.unsettled = schedule_arguments
+        self._progress.global_steps += 1
+        self._progress.global_samples += self.train_batch_size()
+        if self.device.type == "cpu":
+            self._settle()
+        log_step(self)
 
     def _run_core_step(self, values: list[dict[str, float]]) -> None:
         if self._wiring.has_idle_group:
@@ -340,7 +351,7 @@ class Engine(ConfigAccessors, nn.Module):
 
     def unit_of(self, index: int) -> int:
         """The unit that parameter ``index`` belongs to."""
-        return self._core.parameters()[index][2]
+        return self._wiring.unit_of[index]
 
     # ---- end of life
 

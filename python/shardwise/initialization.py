@@ -57,7 +57,7 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise _C.UsageError(f"{name} is not available in this version of shardwise")
-    if any(hasattr(parameter, "_shardwise") for parameter in model.parameters()):
+    if any(_owner(parameter) is not None for parameter in model.parameters()):
         raise _C.UsageError("the model belongs to an engine already: call engine.destroy() first")
     source = _choose_config(args, config, config_params)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
@@ -77,6 +77,11 @@ def initialize(
             engine.config_value("dataloader_drop_last"),
         )
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _owner(parameter: torch.Tensor) -> Engine | None:
+    owner = getattr(parameter, "_shardwise", None)
+    return owner[0]() if owner else None
 
 
 def _choose_config(args: Any, config: Any, config_params: Any) -> Any:
@@ -105,7 +110,10 @@ def _make_engine(
 ) -> Engine:
     params = json.loads(resolved.value_json("optimizer.params")) or {}
     made = make_optimizer(optimizer, model_parameters, model, resolved, params)
-    return Engine(EngineParts(model, resolved, choose_device(), made))
+    device = choose_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return Engine(EngineParts(model, resolved, device, made))
 
 
 def _make_schedule(lr_scheduler: Any, optimizer: ShardedOptimizer | None) -> Any:

@@ -1,6 +1,7 @@
 """The optimizer that users see: torch's interface over sharded states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,12 +27,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._run: Callable[[list[dict[str, float]]], None] | None = None
         self._zero_grad: Callable[[], None] | None = None
 
-    def attach(
-        self, run: Callable[[list[dict[str, float]]], None], zero_grad: Callable[[], None]
-    ) -> None:
-        """Connects the optimizer with its engine."""
-        self._run = run
+    def attach(self, zero_grad: Callable[[], None]) -> None:
+        """Connects the optimizer with its engine; from here on the groups are fixed."""
         self._zero_grad = zero_grad
+
+    @contextmanager
+    def carried_out_by(self, run: Callable[[list[dict[str, float]]], None]) -> Iterator[None]:
+        """Inside, ``step`` hands the groups' hyperparameters to ``run``."""
+        self._run = run
+        try:
+            yield
+        finally:
+            self._run = None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if getattr(self, "_zero_grad", None) is not None:
+            raise _C.UsageError(
+                "add_param_group() after initialize() is not available in this version of "
+                "shardwise: give all groups to initialize()"
+            )
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> None:
@@ -39,12 +54,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise _C.UsageError("closures are not supported: call engine.step()")
         if self._run is None:
-            raise _C.UsageError("call engine.step(); the optimizer alone has no gradients")
-        run, self._run = self._run, None  # only inside engine.step()
-        try:
-            run([self._values(index) for index in range(len(self.param_groups))])
-        finally:
-            self._run = run
+            raise _C.UsageError("call engine.step(), which also counts steps and moves schedules")
+        self._run([self._values(index) for index in range(len(self.param_groups))])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients of the present accumulation window."""

@@ -16,6 +16,8 @@ NCCL_MARGIN_SECONDS = 60
 def choose_device() -> torch.device:
     """The GPU of this process where there is one, else the CPU."""
     environment = _C.launch_environment()
+    if environment["accelerator"] == "cuda" and not torch.cuda.is_available():
+        raise _C.ConfigError("DS_ACCELERATOR is cuda but torch finds no GPU: unset it, or use cpu")
     if environment["accelerator"] == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if dist.is_initialized() and "nccl" not in dist.get_backend():

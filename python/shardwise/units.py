@@ -38,7 +38,11 @@ def split_into_units(model: nn.Module, requested: list[str]) -> list[Unit]:
     units = [Unit(canonical(name), module) for name, module in blocks]
     units.append(Unit("the root", model, is_root=True))
     _assign_parameters(model, units)
-    return [unit for unit in units if unit.parameters or unit.uses or unit.is_root]
+    kept = [unit for unit in units if unit.parameters or unit.uses or unit.is_root]
+    number = {id(unit): index for index, unit in enumerate(kept)}
+    for unit in kept:
+        unit.uses = [number[id(units[used])] for used in unit.uses]
+    return kept
 
 
 def is_plain(parameter: torch.Tensor) -> bool:
@@ -123,9 +127,21 @@ def _assign_parameters(model: nn.Module, units: list[Unit]) -> None:
                 visit(child, f"{prefix}{name}.", unit)
 
     visit(model, "", root)
+    _refuse_equal_names(names)
     for key, parameter in tensors.items():
         owner = root if root in users[key] else users[key][0]
         units[owner].parameters.append((names[key][0], names[key][1:], parameter))
         for user in users[key]:
             if user != owner and owner not in units[user].uses:
                 units[user].uses.append(owner)
+
+
+def _refuse_equal_names(names: dict[int, list[str]]) -> None:
+    seen: dict[str, int] = {}
+    for key, all_names in names.items():
+        for name in all_names:
+            if seen.setdefault(name, key) != key:
+                raise _C.UsageError(
+                    f"two parameters of the model have the name {name!r} once the prefixes of "
+                    f"wrappers ({', '.join(WRAPPERS)}, module.) are taken off: rename one of them"
+                )

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardwise import _C
+from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.process_groups import make_group
 from shardwise.units import Unit, is_plain, split_into_units
@@ -30,7 +31,7 @@ class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
     Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
-    the core; ``has_idle_group``, whether trainable parameters lie outside the optimizer's groups.
+    the core, and ``unit_of``, from that to its unit; ``has_idle_group``, whether trainable parameters lie outside the optimizer's groups.
     """
 
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
@@ -39,12 +40,18 @@ class Wiring:
         self._groups: list[dist.ProcessGroup] = []
         self._hooks: list[Any] = []
         self.index: dict[int, int] = {}
+        self.unit_of: dict[int, int] = {}
         self.has_idle_group = False
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
+        self._check_the_rest()
         if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
             timeout = value_of("shardwise.timeout_seconds")
             self._groups = [make_group(parts.device, timeout) for _ in range(2)]
-        self._core: _C.Engine | None = self._make_core()
+        try:
+            self._core: _C.Engine | None = self._make_core()
+        except BaseException:
+            self._leave_groups()
+            raise
         self._mark_parameters(weakref.ref(owner))
         self._move_the_rest()
         self._install_hooks()
@@ -89,27 +96,30 @@ class Wiring:
 
     def _mark_parameters(self, owner: weakref.ref) -> None:
         numbers = {name: number for number, (name, *_) in enumerate(self.core.parameters())}
-        for unit in self.units:
+        for position, unit in enumerate(self.units):
             for name, _, parameter in unit.parameters:
                 self.index[id(parameter)] = numbers[name]
+                self.unit_of[numbers[name]] = position
                 parameter._shardwise = (owner, numbers[name])
 
-    @torch.no_grad()
-    def _move_the_rest(self) -> None:
-        """Buffers, and parameters that the engine does not manage, are the same on every rank."""
-        module, device = self._parts.module, self._parts.device
-        for name, buffer in module.named_buffers():
-            buffer.data = buffer.data.to(device)
-            self.core.broadcast(buffer.data, name)
-        for name, parameter in module.named_parameters():
-            if is_plain(parameter):
-                continue
-            if parameter.requires_grad:
+    def _check_the_rest(self) -> None:
+        for name, parameter in self._parts.module.named_parameters():
+            if not is_plain(parameter) and parameter.requires_grad:
                 raise _C.UsageError(
                     f"parameter {name} is a {type(parameter.data).__name__} of {parameter.dtype}, "
                     f"which shardwise cannot train; freeze it with requires_grad_(False)"
                 )
-            parameter.data = parameter.data.to(device)
+
+    @torch.no_grad()
+    def _move_the_rest(self) -> None:
+        """Buffers become rank 0's; parameters that the engine does not manage are only moved."""
+        module, device = self._parts.module, self._parts.device
+        for name, buffer in module.named_buffers():
+            buffer.data = buffer.data.to(device)
+            self.core.broadcast(buffer.data, name)
+        for parameter in module.parameters():
+            if not is_plain(parameter):
+                parameter.data = parameter.data.to(device)
 
     def _install_hooks(self) -> None:
         if self._stage < 2:
@@ -135,7 +145,9 @@ class Wiring:
 
     def end(self, whole: bool) -> None:
         """Gives the module back: with its full weights (collective), or without communication."""
-        whole = whole and self._whole_weights_fit()
+        if whole and not self._whole_weights_fit():
+            whole = False
+            log("the full weights do not fit on the device: sharded parameters throw when read")
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -144,6 +156,9 @@ class Wiring:
             if hasattr(parameter, "_shardwise"):
                 del parameter._shardwise
         self._core = None
+        self._leave_groups()
+
+    def _leave_groups(self) -> None:
         for group in self._groups:
             dist.destroy_process_group(group)
         self._groups = []

@@ -15,7 +15,7 @@ export TSAN_OPTIONS="suppressions=$here/thread.supp:halt_on_error=1:second_deadl
 export OMP_NUM_THREADS=1
 
 filter='*'
-[ "$kind" != thread ] || filter='Comm*:Transport*:Thread*:Mesh*:Hook*:Counter*'
+[ "$kind" != thread ] || filter='Channel*:Watchdog*'
 status=0
 for program in torch_free_tests torch_tests; do
   [ -x "$build/$program" ] || continue

@@ -19,8 +19,8 @@ def GatheredParameters(  # noqa: N802  (DeepSpeed's name)
 ) -> Iterator[None]:
     """Inside, the parameters are whole and can be read on every rank. Collective.
 
-    Parameters that no engine manages are left alone. Changes are not kept in this version;
-    ``modifier_rank`` is refused rather than ignored.
+    Parameters that no engine manages are left alone. Do not change the others inside: it would be
+    lost, or happen on this rank only; ``modifier_rank`` is refused in this version.
     """
     if modifier_rank is not None and enabled:
         raise _C.UsageError(

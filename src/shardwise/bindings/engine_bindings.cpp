@@ -192,6 +192,7 @@ void register_engine(py::module_& module) {
       .def("parameters", &parameter_list)
       .def("state_view", &state_view)
       .def("memory_report", &memory_report)
+      .def("communication_failed", &train::Engine::communication_failed)
       .def("traffic", &traffic)
       .def("reset_traffic", &train::Engine::reset_traffic)
       .def("host_times", &host_times)

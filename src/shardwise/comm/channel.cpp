@@ -27,12 +27,14 @@ class Stopwatch {
 // Runs `action` and turns whatever the backend throws into an error that says where it happened.
 template <typename Action>
 void with_context(const CollectiveEvent& event, const std::string& label, const char* stage,
-                  Action&& action) {
+                  bool& failed, Action&& action) {
   try {
     action();
   } catch (const Error&) {
+    failed = true;
     throw;
   } catch (const std::exception& error) {
+    failed = true;
     SW_FAIL(CommunicationError, "rank ", event.rank, " of ", event.world_size, ": ",
             collective_name(event.collective), " for ", event.who, " failed in its ", stage,
             " on the ", label,
@@ -52,7 +54,7 @@ class Channel::CountedWork : public Work {
   void wait() override {
     {
       const Stopwatch watch(&channel_->host_seconds_);
-      with_context(event_, channel_->label_, "wait", [&] { work_->wait(); });
+      with_context(event_, channel_->label_, "wait", channel_->failed_, [&] { work_->wait(); });
     }
     for (const auto& hook : channel_->live_hooks()) {
       if (hook->after_wait) {
@@ -101,7 +103,7 @@ WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::stri
   WorkPtr work;
   {
     const Stopwatch watch(&host_seconds_);
-    with_context(event, label_, "launch", [&] {
+    with_context(event, label_, "launch", failed_, [&] {
       transport_->announce(event);
       work = launch();
     });

@@ -14,7 +14,7 @@
 
 namespace shardwise::comm {
 
-// Removes its hook when destroyed. Must not outlive the channel.
+// Removes its hook when destroyed.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -41,7 +41,8 @@ class Channel {
   WorkPtr all_reduce(const at::Tensor& tensor, double scale, std::string_view who);
   WorkPtr broadcast(const at::Tensor& tensor, int root, std::string_view who);
   std::int64_t scratch_bytes() const { return transport_->scratch_bytes(); }
-  void abort() { transport_->abort(); }
+  // Whether a collective of this channel has thrown.
+  bool failed() const { return failed_; }
 
   HookHandle add_hook(CollectiveHook hook);
   const Traffic& traffic(Collective collective) const {
@@ -63,6 +64,7 @@ class Channel {
   std::vector<std::weak_ptr<CollectiveHook>> hooks_;
   std::array<Traffic, kCollectiveCount> traffic_{};
   double host_seconds_ = 0;
+  bool failed_ = false;
 };
 
 }  // namespace shardwise::comm

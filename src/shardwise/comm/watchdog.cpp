@@ -42,8 +42,12 @@ void Watchdog::check() const {
 }
 
 std::string Watchdog::look() {
-  while (!entries_.empty() && entries_.front().finished()) {
-    entries_.pop_front();
+  try {
+    while (!entries_.empty() && entries_.front().finished()) {
+      entries_.pop_front();
+    }
+  } catch (const std::exception& error) {  // a kernel failed: every query says so from then on
+    return concat(entries_.front().what, " cannot finish: ", error.what());
   }
   if (entries_.empty()) {
     return "";
@@ -68,7 +72,11 @@ void Watchdog::run() {
     failed_ = true;
     lock.unlock();
     log_error(report_);
-    on_timeout_();
+    try {
+      on_timeout_();
+    } catch (const std::exception& error) {
+      log_error(error.what());
+    }
     return;
   }
 }

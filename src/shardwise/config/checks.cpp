@@ -98,7 +98,7 @@ void check_dtypes(Draft& draft) {
 
 void check_non_finite(Draft& draft) {
   const bool check = draft.is_true("bf16.check_grad_overflow");
-  if (!check && !draft.given("shardwise.non_finite")) {
+  if (draft.is_true("bf16.enabled") && !check && !draft.given("shardwise.non_finite")) {
     draft.derive("shardwise.non_finite", Value::of("apply"),
                  "derived from bf16.check_grad_overflow");
   }

@@ -83,6 +83,9 @@ void add_logging_fields(FieldList& list) {
                  "Wait for the device when the time is read.", no_timer);
 }
 
+// A year: longer ones only risk overflow.
+constexpr double kLongestTimeoutSeconds = 365.0 * 24 * 3600;
+
 void add_own_fields(FieldList& list) {
   list.section("shardwise", "Settings that DeepSpeed does not have.");
   list.acts("shardwise.units", words({}),
@@ -108,7 +111,7 @@ void add_own_fields(FieldList& list) {
   list.acts("shardwise.poison_released", boolean(false),
             "Fill gather buffers with NaN on release, so that a stale read shows.",
             SW_MEMBER(own.poison_released));
-  list.acts("shardwise.timeout_seconds", number(0).above(0),
+  list.acts("shardwise.timeout_seconds", number(0).above(0).max(kLongestTimeoutSeconds),
             "Seconds after which a collective that does not finish is an error.",
             SW_MEMBER(own.timeout_seconds))
       .derived();

@@ -13,13 +13,13 @@ void add_sharding_fields(FieldList& list) {
             "0: nothing, 1: optimizer states, 2: and gradients, 3: and parameters.",
             SW_MEMBER(zero.stage));
   list.acts(zero("overlap_comm"), boolean(true).null_too(),
-            "Gather ahead of and reduce behind the computation. The results do not depend on it.",
+            "Gather units ahead of their use (stage 3). The results do not depend on it.",
             SW_MEMBER(zero.overlap_comm));
   list.acts(zero("reduce_bucket_size"), integer(0).min(0),
             "Gradient elements that may be in flight before backward waits.",
             SW_MEMBER(zero.reduce_bucket_size));
   list.acts(zero("prefetch_bucket_size"), integer(0).min(0),
-            "Parameter elements that may be gathered ahead of their use (stage 3).",
+            "0: nothing is gathered ahead (stage 3); up to one unit: one unit; else two units.",
             SW_MEMBER(zero.prefetch_bucket_size))
       .alias("stage3_prefetch_bucket_size");
   list.acts(zero("param_persistence_threshold"), integer(0).min(0),
@@ -31,7 +31,7 @@ void add_sharding_fields(FieldList& list) {
             SW_MEMBER(zero.model_persistence_threshold))
       .alias("stage3_model_persistence_threshold");
   list.acts(zero("max_live_parameters"), integer(0).min(0),
-            "Most elements gathered at one time (stage 3).", SW_MEMBER(zero.max_live_parameters))
+            "No unit is gathered ahead beyond this many gathered elements (stage 3).", SW_MEMBER(zero.max_live_parameters))
       .alias("stage3_max_live_parameters");
 }
 

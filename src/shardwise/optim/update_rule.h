@@ -21,7 +21,7 @@ class UpdateRule {
   virtual std::string name() const = 0;
   // "exp_avg", "exp_avg_sq", "momentum_buffer": torch's names; at most two.
   virtual std::vector<std::string> state_names() const = 0;
-  // Throws UsageError for a missing or unknown hyperparameter, naming group and key.
+  // Throws UsageError for a missing hyperparameter, naming group and key.
   virtual void set_groups(const std::vector<GroupValues>& groups) = 0;
   // See kernels/update.h; runs on place's stream.
   virtual void run(const kernels::Place& place, const kernels::ChunkTable& table,

@@ -95,14 +95,21 @@ Registry::Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options
   check_no_partial_aliases(specs);
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
-  for (UnitSpec& spec : specs) {
-    add_unit(std::move(spec), options);
+  try {
+    for (UnitSpec& spec : specs) {
+      add_unit(std::move(spec), options);
+    }
+  } catch (...) {
+    let_go();
+    throw;
   }
   // Shards lie between the freed whole copies they were cut from; give those pages back.
   malloc_trim(0);
 }
 
-Registry::~Registry() {
+Registry::~Registry() { let_go(); }
+
+void Registry::let_go() {
   for (Segment* segment : segments_) {
     if (segment->full.defined()) {
       hand_back(*segment, segment->full);
@@ -179,11 +186,11 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
     }
   }
   unit->sharded = options.shard_parameters && options.shard_parameters(*unit);
-  for (auto& segment : unit->segments) {
-    segment->sharded = unit->sharded;
+  units_.push_back(std::move(unit));
+  for (auto& segment : units_.back()->segments) {
+    segment->sharded = units_.back()->sharded;
     fill(*segment, options);
   }
-  units_.push_back(std::move(unit));
 }
 
 // Copies the values into one flat buffer, makes them equal on all ranks, and points the parameters

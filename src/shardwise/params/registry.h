@@ -35,7 +35,8 @@ struct ParameterAddress {
 class Registry {
  public:
   // Takes over the storage of every parameter. Throws UsageError when a parameter aliases a part of
-  // another, or is listed twice; the module is untouched then.
+  // another, or is listed twice; the module is untouched then. If anything fails later, parameters
+  // that were sharded by then throw when read.
   Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options);
   // Gives whole segments back to their parameters; those of sharded ones throw when read from here
   // on, unless hand_back() was called for them.
@@ -59,6 +60,7 @@ class Registry {
 
  private:
   void add_unit(UnitSpec spec, const RegistryOptions& options);
+  void let_go();
   void fill(Segment& segment, const RegistryOptions& options);
 
   std::vector<std::unique_ptr<Unit>> units_;

@@ -1,6 +1,7 @@
 #include "shardwise/train/engine.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <utility>
@@ -121,7 +122,8 @@ kernels::BoundaryRule Engine::boundary_rule() const {
   kernels::BoundaryRule rule;
   rule.loss_scale = precision::loss_scale_rule(options_.config);
   rule.clip = options_.config.gradient_clipping;
-  rule.skip_non_finite = options_.config.own.non_finite != "apply";
+  rule.skip_non_finite =
+      options_.config.fp16.enabled || options_.config.own.non_finite != "apply";
   return rule;
 }
 
@@ -139,13 +141,17 @@ void Engine::step(const std::vector<optim::GroupValues>& groups) {
                 "step() was called but no gradient has arrived since the last step: call "
                 "engine.backward(loss) first");
   registry_.check_intact();
+  SW_USER_CHECK(UsageError, !gatherer_.any_open(),
+                "step() was called inside GatheredParameters; leave the context first");
+  optimizer_->set_groups(groups);
   const at::NoGradGuard no_grad;
+  const c10::DeviceGuard device_guard(options_.device);
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = zero::place_on(options_.device);
   boundary_->decide(place, optimizer_->norm_table(), reducer_.written(), order_hash_.value());
   order_hash_.reset();
-  optimizer_->update(place, *boundary_, groups);
+  optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);
   reducer_.clear();
   unchecked_ = true;
@@ -186,8 +192,9 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
       concat("the gradient of ",
              result.bad_parameter >= 0 ? registry_.trainable(result.bad_parameter).parameter().name
                                        : std::string("a parameter"),
-             " is not finite (shard of rank ", result.bad_rank, ")");
-  if (options_.config.fp16.enabled) {
+             " is not finite after the reduction (seen in the shard of rank ", result.bad_rank,
+             "; the values may come from any rank)");
+  if (options_.config.fp16.enabled && options_.config.fp16.loss_scale == 0) {
     SW_USER_CHECK(UsageError, result.at_min_scale == 0, where,
                   " although the loss scale is at its "
                   "minimum of ",
@@ -202,10 +209,11 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
                 "; the step was skipped (shardwise.non_finite is \"raise\")");
   SW_USER_CHECK(UsageError, non_finite_in_a_row_ < kMaxNonFiniteInARow, where, ", in ",
                 kMaxNonFiniteInARow,
-                " steps in a row. Look at the data of this rank and at the "
-                "learning rate.");
-  log_warning(concat(where, policy == "apply" ? "; applied as shardwise.non_finite asks"
-                                              : "; the step was skipped"));
+                " steps in a row. Look at the data, the learning rate and a static loss scale.");
+  if (channels_.gather->rank() == 0) {
+    log_warning(concat(where, result.applied != 0 ? "; applied as shardwise.non_finite asks"
+                                                  : "; the step was skipped"));
+  }
 }
 
 void Engine::zero_grad() { reducer_.clear(); }
@@ -266,6 +274,9 @@ void Engine::reset_traffic() {
 }
 
 void Engine::dismantle(bool whole) {
+  if (whole) {
+    check_last_step();  // on a GPU the last step's outcome has not been looked at yet
+  }
   driver_->uninstall();
   gatherer_.release_all();
   reducer_.clear();

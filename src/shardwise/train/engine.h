@@ -71,6 +71,9 @@ class Engine {
 
   params::StateView state_view() const;
   MemoryReport memory_report() const;
+  bool communication_failed() const {
+    return channels_.gather->failed() || channels_.reduce->failed();
+  }
   comm::Traffic traffic(comm::Collective collective) const;
   void reset_traffic();
   // Makes the parameters ordinary tensors again; collective if `whole` (sharded ones are gathered),

@@ -136,7 +136,7 @@ void mark_outputs(const std::vector<at::Tensor>& outputs, int unit, const WeakEv
   }
 }
 
-bool inside_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+int backward_task() { return torch::autograd::get_current_graph_task_id(); }
 
 void on_backward_end(std::function<void()> finish) {
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(finish));

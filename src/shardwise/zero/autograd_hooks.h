@@ -46,8 +46,9 @@ std::vector<at::Tensor> mark_inputs(const std::vector<at::Tensor>& inputs, int u
 // Announces the unit's backward from its outputs.
 void mark_outputs(const std::vector<at::Tensor>& outputs, int unit, const WeakEvents& events);
 
-// Whether autograd is running a backward on this thread.
-bool inside_backward();
+// Number of the backward that runs on this thread; -1 outside of backward.
+int backward_task();
+inline bool inside_backward() { return backward_task() != -1; }
 
 // Calls `finish` once, when the present backward has ended without an error.
 void on_backward_end(std::function<void()> finish);

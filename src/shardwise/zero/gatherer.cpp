@@ -67,8 +67,18 @@ void Gatherer::release(int unit) {
 }
 
 void Gatherer::open(int unit) {
-  hold(unit);
+  ++entries_[unit].opened;
+  ++open_count_;
+  start(unit);
   finish(unit);
+}
+
+void Gatherer::close(int unit) {
+  --entries_[unit].opened;
+  --open_count_;
+  if (entries_[unit].holders <= 0) {
+    drop(unit);
+  }
 }
 
 void Gatherer::release_all() {
@@ -90,7 +100,7 @@ void Gatherer::let_go(int unit) {
   }
 }
 
-// Whether the next unit to be acquired that is not already in use is `unit` itself, or uses it.
+// Whether the next unit to be acquired that is not gathered already is `unit` itself, or uses it.
 bool Gatherer::needed_next(int unit) const {
   for (const int next : order_.ahead()) {
     if (next == unit) {
@@ -169,7 +179,7 @@ void Gatherer::finish(int unit) {
 
 void Gatherer::drop(int unit) {
   Entry& entry = entries_[unit];
-  if (entry.state == State::kReleased) {
+  if (entry.state == State::kReleased || entry.opened > 0) {
     return;
   }
   for (const auto& work : entry.work) {

@@ -38,8 +38,9 @@ class Gatherer {
   // As acquire and release, but outside of the recorded order and as often as wanted: for reading
   // weights between steps.
   void open(int unit);
-  void close(int unit) { let_go(unit); }
-  // Releases everything and forgets who holds what. Before an update, and after errors.
+  void close(int unit);
+  bool any_open() const { return open_count_ > 0; }
+  // Releases everything that is not open and forgets who holds what. Before an update, and after errors.
   void release_all();
   // At the end of backward: the same, unless told to keep.
   void release_leftovers() {
@@ -59,6 +60,7 @@ class Gatherer {
     State state = State::kReleased;
     bool in_use = false;
     int holders = 0;  // units in use that read these parameters, itself included
+    int opened = 0;   // open() calls not closed yet; release_all() leaves such units alone
     std::vector<at::Tensor> buffers;
     std::vector<comm::WorkPtr> work;
   };
@@ -79,6 +81,7 @@ class Gatherer {
   AcquireOrder order_;
   std::vector<Entry> entries_;
   std::int64_t live_elements_ = 0;
+  int open_count_ = 0;
   bool keeping_ = false;
 };
 

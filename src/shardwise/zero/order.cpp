@@ -11,9 +11,6 @@
 namespace shardwise::zero {
 namespace {
 
-// Operations exchanged after a mismatch; a step of 80 layers has about 320.
-constexpr std::size_t kExchangedEntries = 4096;
-
 std::string in_words(const OrderEntry& entry, const params::Registry& registry) {
   if (entry.unit < 0) {
     return "nothing";
@@ -27,8 +24,8 @@ std::string in_words(const OrderEntry& entry, const params::Registry& registry) 
 std::string explain_order_difference(comm::Channel& channel, const OrderHash& hash,
                                      const params::Registry& registry, at::Device device) {
   std::vector<OrderEntry> mine = hash.last_entries();
-  mine.resize(kExchangedEntries);
-  const auto bytes = static_cast<std::int64_t>(kExchangedEntries * sizeof(OrderEntry));
+  mine.resize(OrderHash::kKeptEntries);
+  const auto bytes = static_cast<std::int64_t>(OrderHash::kKeptEntries * sizeof(OrderEntry));
   at::Tensor host = at::empty({bytes}, at::kByte);
   std::memcpy(host.data_ptr(), mine.data(), bytes);
   const at::Tensor all =
@@ -36,9 +33,9 @@ std::string explain_order_difference(comm::Channel& channel, const OrderHash& ha
   channel.all_gather(all, host.to(device), "the order of operations")->wait();
   const at::Tensor gathered = all.cpu();
   const auto* entries = static_cast<const OrderEntry*>(gathered.const_data_ptr());
-  for (std::size_t i = 0; i < kExchangedEntries; ++i) {
+  for (std::size_t i = 0; i < OrderHash::kKeptEntries; ++i) {
     for (int rank = 1; rank < channel.size(); ++rank) {
-      const OrderEntry& theirs = entries[rank * kExchangedEntries + i];
+      const OrderEntry& theirs = entries[rank * OrderHash::kKeptEntries + i];
       if (!(theirs == entries[i])) {
         return concat("operation ", i, " of the step was ", in_words(theirs, registry), " on rank ",
                       rank, " but ", in_words(entries[i], registry), " on rank 0");

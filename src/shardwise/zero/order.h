@@ -27,7 +27,9 @@ class OrderHash {
   void add(comm::Collective collective, int unit) {
     const OrderEntry entry{static_cast<std::int32_t>(collective), unit};
     value_ = hash_bytes(&entry, sizeof(entry), value_);
-    entries_.push_back(entry);
+    if (entries_.size() < kKeptEntries) {
+      entries_.push_back(entry);
+    }
   }
   std::uint64_t value() const { return value_; }
   void reset() {
@@ -37,6 +39,9 @@ class OrderHash {
   }
   // The operations before the last reset.
   const std::vector<OrderEntry>& last_entries() const { return last_entries_; }
+
+  // Operations kept for an explanation; a step of 80 layers has about 320.
+  static constexpr std::size_t kKeptEntries = 4096;
 
  private:
   std::uint64_t value_ = kHashSeed;

@@ -78,7 +78,7 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
     }
   }
   norm_ = make_table(/*own_slice_only=*/true);
-  update_ = make_table(/*own_slice_only=*/!plan_.shard_optimizer ? false : true);
+  update_ = make_table(/*own_slice_only=*/plan_.shard_optimizer);
 }
 
 void ShardedOptimizer::make_shard(Segment& segment) {
@@ -154,9 +154,17 @@ const kernels::ChunkTable& ShardedOptimizer::norm_table() {
   return norm_.view;
 }
 
-void ShardedOptimizer::update(const kernels::Place& place, const Boundary& boundary,
-                              const std::vector<optim::GroupValues>& groups) {
+void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups) {
+  for (const params::ParameterAddress& address : registry_.parameters()) {
+    SW_USER_CHECK(UsageError, address.parameter().group < static_cast<int>(groups.size()),
+                  "parameter ", address.parameter().name, " belongs to param_groups[",
+                  address.parameter().group, "], but there are ", groups.size(),
+                  " groups; put the group back");
+  }
   rule_->set_groups(groups);
+}
+
+void ShardedOptimizer::update(const kernels::Place& place, const Boundary& boundary) {
   refresh(update_, plan_.shard_optimizer);
   rule_->run(place, update_.view, boundary.decision(), boundary.active(), boundary.steps());
   for (const Segment* segment : registry_.segments()) {

@@ -27,9 +27,10 @@ class ShardedOptimizer {
   const kernels::ChunkTable& norm_table();
   std::int64_t norm_chunk_count() const { return norm_.chunk_count; }
 
+  // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
+  void set_groups(const std::vector<optim::GroupValues>& groups);
   // Applies the boundary's decision.
-  void update(const kernels::Place& place, const Boundary& boundary,
-              const std::vector<optim::GroupValues>& groups);
+  void update(const kernels::Place& place, const Boundary& boundary);
   // Stages 1–2 and units that stay gathered: everybody gets the new parameters.
   void gather_updated(comm::Channel& channel, OrderHash& hash);
 

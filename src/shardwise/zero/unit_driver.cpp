@@ -51,7 +51,7 @@ void UnitDriver::begin_pass() {
   if (inside_backward()) {
     return;  // a checkpointed model is being recomputed
   }
-  watching_ = false;  // a backward that failed left its flag
+  watched_task_ = kNoTask;  // a backward that failed left its mark
   gatherer_.begin_pass(at::GradMode::is_enabled());
 }
 
@@ -96,10 +96,13 @@ void UnitDriver::check_not_changed_in_place(int unit) {
 }
 
 void UnitDriver::watch_backward_end() {
-  if (watching_) {
+  // A backward inside of backward (a reentrant checkpoint) belongs to the outer one. Without unit
+  // hooks it is a task like any other, which only writes its gradients out earlier.
+  const int task = backward_task();
+  if (watched_task_ != kNoTask && (plan_.shard_gradients || watched_task_ == task)) {
     return;
   }
-  watching_ = true;
+  watched_task_ = task;
   std::fill(done_.begin(), done_.end(), 0);
   next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
@@ -149,7 +152,7 @@ void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& 
 
 void UnitDriver::finish_backward() {
   const Timer timer(*this, &times_.backward_seconds);
-  watching_ = false;
+  watched_task_ = kNoTask;
   if (!plan_.shard_gradients) {
     reducer_.flush();
     return;
