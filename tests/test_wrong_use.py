@@ -390,8 +390,10 @@ def rank_until(victim, stage, action):
     raise AssertionError("trained on without the victim")
 
 
-@pytest.mark.parametrize("action", ["SIGKILL", "SIGSTOP"])
-@STAGES
+STALLS = [pytest.param("SIGSTOP", s, marks=[pytest.mark.full] * (s in (1, 2))) for s in range(4)]
+
+
+@pytest.mark.parametrize("action,stage", [*(("SIGKILL", s) for s in range(4)), *STALLS])
 def test_a_rank_that_dies_or_stalls(stage, action, own_pool):
     victim = 1
     pool = own_pool(3)
@@ -425,7 +427,7 @@ def rank_leaves_early():
 
 
 def test_a_rank_with_fewer_batches(own_pool):
-    outcome = own_pool(2).outcomes(rank_leaves_early, ranks=2, timeout=40)[0]
+    outcome = own_pool(2).outcomes(rank_leaves_early, ranks=2, timeout=40, stopped=[1])[0]
     assert outcome.kind == "error"
     first_line = outcome.value.splitlines()[0]
     assert "rank 0" in first_line and "AssertionError" not in first_line, outcome.describe()

@@ -108,10 +108,12 @@ class Engine(ConfigAccessors, nn.Module):
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         try:
             self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
-        except RuntimeError as error:
-            if self._core.communication_failed():  # torch passes the text on, not the class
-                raise _C.CommunicationError(str(error)) from error
-            raise
+        except BaseException as error:
+            if not self._core.communication_failed():
+                self._drop_window()
+                raise
+            # torch passes the text of an error on, not its class.
+            raise _C.CommunicationError(str(error)) from error
         self._progress.had_backward = True
         return loss.detach() if divisor == 1 else loss.detach() / divisor
 
@@ -132,6 +134,15 @@ class Engine(ConfigAccessors, nn.Module):
         finally:
             self._progress.micro_steps += 1
             self._progress.had_backward = False
+
+    def _drop_window(self) -> None:
+        """After a failed backward: half of a gradient must not reach the weights."""
+        self._core.zero_grad()
+        self._progress.micro_steps -= (
+            self._progress.micro_steps % self.gradient_accumulation_steps()
+        )
+        self._progress.had_backward = False
+        log("backward failed: the gradients of this accumulation window were dropped")
 
     def _step_at_boundary(self, schedule_arguments: dict[str, Any]) -> None:
         if self._optimizer is None:

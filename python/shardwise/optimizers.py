@@ -101,7 +101,9 @@ def make_optimizer(
     if optimizer is None:
         if not config.optimizer_type:
             return None
-        return _from_config(config.optimizer_type, params, groups)
+        made = _from_config(config.optimizer_type, params, groups)
+        _check_belongs_to(made, model)
+        return made
     if not isinstance(optimizer, torch.optim.Optimizer):
         if not callable(optimizer):
             raise _C.UsageError(

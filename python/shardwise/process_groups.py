@@ -1,8 +1,12 @@
 """Process groups and devices: made here, or taken over from whoever made them before."""
 
 import atexit
+import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +15,7 @@ from shardwise import _C
 
 # NCCL's own watchdog kills the process without a word about units, so it waits longer than we do.
 NCCL_MARGIN_SECONDS = 60
+LOST_THE_OTHERS = 75  # EX_TEMPFAIL, as native programs end with a CommunicationError
 
 
 def choose_device() -> torch.device:
@@ -73,6 +78,16 @@ def init_distributed(
         options.update(store=dist.HashStore(), rank=0, world_size=1)
     dist.init_process_group(**options)
     atexit.register(_leave)
+    sys.excepthook = partial(_end_with_exit_code, sys.excepthook)
+
+
+def _end_with_exit_code(previous: Callable, kind: type, error: BaseException, trace: Any) -> None:
+    """Ranks that only lost the others say so by their exit code; launchers look for the cause."""
+    previous(kind, error, trace)
+    if issubclass(kind, _C.CommunicationError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(LOST_THE_OTHERS)  # leaving the group in order would wait for them
 
 
 def _leave() -> None:

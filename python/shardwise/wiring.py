@@ -31,7 +31,8 @@ class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
     Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
-    the core, and ``unit_of``, from that to its unit; ``has_idle_group``, whether trainable parameters lie outside the optimizer's groups.
+    the core, and ``unit_of``, from that to its unit; ``has_idle_group``, whether trainable
+    parameters lie outside the optimizer's groups.
     """
 
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):

@@ -242,7 +242,6 @@ class CpuTransport : public Transport {
   }
 
   std::int64_t scratch_bytes() const override { return scratch_.allocated_bytes(); }
-  void abort() override { backend_->abort(); }
 
  private:
   std::unique_ptr<Exchange> make_exchange() {

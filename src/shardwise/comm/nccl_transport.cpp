@@ -111,7 +111,6 @@ class NcclTransport : public Transport {
   std::int64_t scratch_bytes() const override {
     return scratch_.defined() ? static_cast<std::int64_t>(scratch_.nbytes()) : 0;
   }
-  void abort() override { backend_->abort(); }
 
  private:
   template <typename Launch>

@@ -31,7 +31,7 @@ class MeetingPoint {
   template <typename Use>
   void meet(int rank, Offer offer, Use&& use) {
     offers_[rank] = std::move(offer);
-    arrive(rank);
+    arrive();
     std::string problem;
     for (std::size_t other = 0; other < offers_.size() && problem.empty(); ++other) {
       problem = difference(rank, static_cast<int>(other));
@@ -43,7 +43,7 @@ class MeetingPoint {
     } catch (...) {
       failure = std::current_exception();
     }
-    arrive(rank);
+    arrive();
     if (failure) {
       std::rethrow_exception(failure);
     }
@@ -61,7 +61,7 @@ class MeetingPoint {
                   collective_name(b.collective), " with ", b.tensor.nbytes(), " bytes");
   }
 
-  void arrive(int rank) {
+  void arrive() {
     std::unique_lock lock(mutex_);
     const auto generation = generation_;
     if (++arrived_ == offers_.size()) {
@@ -149,8 +149,6 @@ class ThreadTransport : public Transport {
     });
     return std::make_unique<DoneWork>();
   }
-
-  void abort() override {}
 
  private:
   std::shared_ptr<MeetingPoint> point_;

@@ -59,7 +59,6 @@ class SingleTransport : public Transport {
   }
 
   WorkPtr broadcast(const at::Tensor&, int) override { return std::make_unique<DoneWork>(); }
-  void abort() override {}
 };
 
 }  // namespace

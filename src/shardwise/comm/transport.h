@@ -51,8 +51,6 @@ class Transport {
   virtual WorkPtr broadcast(const at::Tensor& tensor, int root) = 0;
   // Bytes of the transport's own buffers (copies received before they are summed).
   virtual std::int64_t scratch_bytes() const { return 0; }
-  // Ends collectives in flight with an error, on this rank.
-  virtual void abort() = 0;
 };
 
 // A group of one rank: copies.

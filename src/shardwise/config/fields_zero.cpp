@@ -31,7 +31,8 @@ void add_sharding_fields(FieldList& list) {
             SW_MEMBER(zero.model_persistence_threshold))
       .alias("stage3_model_persistence_threshold");
   list.acts(zero("max_live_parameters"), integer(0).min(0),
-            "No unit is gathered ahead beyond this many gathered elements (stage 3).", SW_MEMBER(zero.max_live_parameters))
+            "No unit is gathered ahead beyond this many gathered elements (stage 3).",
+            SW_MEMBER(zero.max_live_parameters))
       .alias("stage3_max_live_parameters");
 }
 

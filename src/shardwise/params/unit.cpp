@@ -12,6 +12,22 @@ std::int64_t Segment::bytes() const {
   return layout.numel * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
+void Segment::remember_versions() {
+  versions.resize(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    versions[i] = static_cast<std::uint32_t>(parameters[i].tensor._version());
+  }
+}
+
+const Parameter* Segment::changed_in_place() const {
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    if (versions[i] != static_cast<std::uint32_t>(parameters[i].tensor._version())) {
+      return &parameters[i];
+    }
+  }
+  return nullptr;
+}
+
 std::int64_t Unit::numel() const {
   std::int64_t total = 0;
   for (const auto& segment : segments) {

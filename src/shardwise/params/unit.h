@@ -83,6 +83,13 @@ struct Segment {
   ShardHandle initial_fp32;  // the slice before it was rounded to `dtype`; undefined for fp32
 
   std::int64_t bytes() const;  // of all parameters with padding
+
+  // Takes the parameters' version counters as they are now.
+  void remember_versions();
+  // The first parameter that was changed in place since then; null if none was.
+  const Parameter* changed_in_place() const;
+
+  std::vector<std::uint32_t> versions;  // by parameter
 };
 
 struct Unit {

@@ -122,8 +122,7 @@ kernels::BoundaryRule Engine::boundary_rule() const {
   kernels::BoundaryRule rule;
   rule.loss_scale = precision::loss_scale_rule(options_.config);
   rule.clip = options_.config.gradient_clipping;
-  rule.skip_non_finite =
-      options_.config.fp16.enabled || options_.config.own.non_finite != "apply";
+  rule.skip_non_finite = options_.config.fp16.enabled || options_.config.own.non_finite != "apply";
   return rule;
 }
 
@@ -141,6 +140,7 @@ void Engine::step(const std::vector<optim::GroupValues>& groups) {
                 "step() was called but no gradient has arrived since the last step: call "
                 "engine.backward(loss) first");
   registry_.check_intact();
+  optimizer_->check_unchanged();
   SW_USER_CHECK(UsageError, !gatherer_.any_open(),
                 "step() was called inside GatheredParameters; leave the context first");
   optimizer_->set_groups(groups);

@@ -146,6 +146,22 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
       EXPECT_LT((weight - expected.weights[b]).abs().max().item<double>(),
                 1e-5 * expected.weights[b].abs().max().item<double>());
     }
+    // Every element of every parameter is held by somebody, and can be overwritten.
+    std::int64_t held = 0;
+    for (const params::StatePiece& piece : model.engine().state_view()) {
+      held += piece.data.numel();
+    }
+    const at::Tensor counts = at::zeros({world}, at::kLong);
+    channels.gather->all_gather(counts, at::full({1}, held, at::kLong), "test")->wait();
+    for (int b = 0; b < kBlocks; ++b) {
+      model.engine().set_parameter(b, at::full({kWidth, kWidth}, b + 0.5F));
+      const at::Tensor changed = model.engine().full_tensor(b, "parameter");
+      const std::scoped_lock lock(checks);
+      EXPECT_TRUE(at::equal(changed, at::full({kWidth, kWidth}, b + 0.5F)));
+    }
+    const std::scoped_lock lock(checks);
+    EXPECT_EQ(counts.sum().item<std::int64_t>(),
+              kBlocks * kWidth * kWidth * (stage == 0 ? world : 1));
   });
 }
 

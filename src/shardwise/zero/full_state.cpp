@@ -70,9 +70,12 @@ void FullState::set(int index, const at::Tensor& value, ShardedOptimizer* optimi
                 " but the new value has shape ", value.sizes());
   const auto write = [&](const at::Tensor& part, const params::Range& range) {
     // `part` holds the elements `range` of the segment.
+    const params::Range mine = params::intersect(parameter.place, range);
+    if (mine.size() == 0) {
+      return;
+    }
     const at::Tensor flat = at::empty({parameter.place.size()}, part.options());
     flat.as_strided(parameter.sizes, parameter.strides, 0).copy_(value);
-    const params::Range mine = params::intersect(parameter.place, range);
     part.narrow(0, mine.begin - range.begin, mine.size())
         .copy_(flat.narrow(0, mine.begin - parameter.place.begin, mine.size()));
   };
@@ -80,6 +83,9 @@ void FullState::set(int index, const at::Tensor& value, ShardedOptimizer* optimi
   const params::Range everything{0, segment.layout.numel};
   write(segment.sharded ? segment.shard.data() : segment.full,
         segment.sharded ? shard : everything);
+  if (!segment.sharded) {
+    segment.remember_versions();
+  }
   if (optimizer != nullptr && segment.trainable && segment.dtype != at::kFloat) {
     write(optimizer->master(segment).data(), plan_.shard_optimizer ? shard : everything);
   }

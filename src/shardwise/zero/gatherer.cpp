@@ -172,6 +172,7 @@ void Gatherer::finish(int unit) {
   for (const auto& segment : registry_.unit(unit).segments) {
     if (segment->layout.numel != 0) {
       segment->storage.point_at(entry.buffers[next++]);
+      segment->remember_versions();
     }
   }
   entry.state = State::kReady;
@@ -186,7 +187,11 @@ void Gatherer::drop(int unit) {
     work->wait();
   }
   entry.work.clear();
+  const params::Parameter* changed = nullptr;
   for (const auto& segment : registry_.unit(unit).segments) {
+    if (entry.state == State::kReady && changed == nullptr) {
+      changed = segment->changed_in_place();
+    }
     segment->storage.release();
   }
   for (at::Tensor& buffer : entry.buffers) {
@@ -199,6 +204,10 @@ void Gatherer::drop(int unit) {
   entry.buffers.clear();
   entry.state = State::kReleased;
   live_elements_ -= registry_.unit(unit).numel();
+  SW_USER_CHECK(UsageError, changed == nullptr, "parameter ", changed->name,
+                " was changed in place while it was gathered (max_norm of an embedding, clamp_, "
+                "GatheredParameters, ...); with ZeRO stage 3 the change would be lost. Change "
+                "weights with engine.load_state_dict(), or use a lower stage.");
 }
 
 }  // namespace shardwise::zero

@@ -40,7 +40,8 @@ class Gatherer {
   void open(int unit);
   void close(int unit);
   bool any_open() const { return open_count_ > 0; }
-  // Releases everything that is not open and forgets who holds what. Before an update, and after errors.
+  // Releases everything that is not open and forgets who holds what. Before an update, and after
+  // errors.
   void release_all();
   // At the end of backward: the same, unless told to keep.
   void release_leftovers() {

@@ -93,6 +93,9 @@ void ShardedOptimizer::make_shard(Segment& segment) {
     shard.master = segment.initial_fp32;
     segment.initial_fp32 = ShardHandle();
   }
+  if (!segment.sharded) {
+    segment.remember_versions();
+  }
   for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
     shard.states.emplace_back(at::zeros_like(shard.master.data()));
   }
@@ -164,14 +167,28 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
   rule_->set_groups(groups);
 }
 
+void ShardedOptimizer::check_unchanged() const {
+  for (const Segment* segment : registry_.segments()) {
+    if (segment->trainable && !segment->sharded && segment->dtype != at::kFloat) {
+      const params::Parameter* changed = segment->changed_in_place();
+      SW_USER_CHECK(UsageError, changed == nullptr, "parameter ", changed->name,
+                    " was changed in place since the last step; its fp32 master weight was not, "
+                    "and would undo the change. Change weights with engine.load_state_dict().");
+    }
+  }
+}
+
 void ShardedOptimizer::update(const kernels::Place& place, const Boundary& boundary) {
   refresh(update_, plan_.shard_optimizer);
   rule_->run(place, update_.view, boundary.decision(), boundary.active(), boundary.steps());
-  for (const Segment* segment : registry_.segments()) {
+  for (Segment* segment : registry_.segments()) {
     for (const params::Parameter& parameter : segment->parameters) {
       if (parameter.trainable >= 0) {
         parameter.tensor.unsafeGetTensorImpl()->bump_version();
       }
+    }
+    if (segment->trainable && !segment->sharded) {
+      segment->remember_versions();
     }
   }
 }
@@ -213,6 +230,9 @@ params::StateView ShardedOptimizer::state_view() const {
     }
     const Shard& shard = shards_[address.segment->id];
     const Range mine = params::intersect(parameter.place, shard.range);
+    if (mine.size() == 0) {
+      continue;
+    }
     const auto add = [&](const std::string& kind, const at::Tensor& data) {
       view.push_back({.parameter = parameter.name,
                       .kind = kind,

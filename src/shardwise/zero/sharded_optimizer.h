@@ -29,6 +29,9 @@ class ShardedOptimizer {
 
   // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
   void set_groups(const std::vector<optim::GroupValues>& groups);
+  // Throws UsageError if somebody changed 16-bit parameters in place since the last update: their
+  // fp32 masters would undo it.
+  void check_unchanged() const;
   // Applies the boundary's decision.
   void update(const kernels::Place& place, const Boundary& boundary);
   // Stages 1–2 and units that stay gathered: everybody gets the new parameters.

@@ -66,7 +66,7 @@ class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<Un
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
-  int watched_task_ = kNoTask;  // the backward whose end is awaited
+  int watched_task_ = kNoTask;                   // the backward whose end is awaited
   HostTimes times_;
 };
 
