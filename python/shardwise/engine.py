@@ -105,6 +105,12 @@ class Engine(ConfigAccessors, nn.Module):
                 "compiled autograd does not run the engine's hooks: set "
                 "torch._dynamo.config.compiled_autograd = False (compiled blocks work)"
             )
+        if not self._progress.had_backward and self._window_is_new() and self._core.has_gradients():
+            self._core.zero_grad()
+            raise _C.UsageError(
+                "gradients arrived outside of engine.backward() and were dropped: loss.backward() is "
+                "not available in this version, call engine.backward(loss)"
+            )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         try:
             self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
@@ -134,6 +140,11 @@ class Engine(ConfigAccessors, nn.Module):
         finally:
             self._progress.micro_steps += 1
             self._progress.had_backward = False
+
+    def _window_is_new(self) -> bool:
+        return self._progress.boundary_override is None and (
+            self.micro_steps % self.gradient_accumulation_steps() == 0
+        )
 
     def _drop_window(self) -> None:
         """After a failed backward: half of a gradient must not reach the weights."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from shardwise import _C, config_source
 from shardwise.console import log
@@ -59,6 +60,8 @@ def initialize(
             raise _C.UsageError(f"{name} is not available in this version of shardwise")
     if any(_owner(parameter) is not None for parameter in model.parameters()):
         raise _C.UsageError("the model belongs to an engine already: call engine.destroy() first")
+    _check_weights_are_there(model)
+    _check_dataset(training_data)
     source = _choose_config(args, config, config_params)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     resolved = config_source.load(source, dist.get_world_size(), "the process group")
@@ -82,6 +85,27 @@ def initialize(
 def _owner(parameter: torch.Tensor) -> Engine | None:
     owner = getattr(parameter, "_shardwise", None)
     return owner[0]() if owner else None
+
+
+def _check_weights_are_there(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "_shardwise") and parameter.numel():
+            try:
+                parameter.data_ptr()
+            except RuntimeError as error:
+                raise _C.UsageError(
+                    f"the engine that held the shards of {name} is gone without destroy(), and the "
+                    f"weights with it: build the model anew, or call destroy() before"
+                ) from error
+
+
+def _check_dataset(training_data: Any) -> None:
+    indexed = hasattr(training_data, "__getitem__") and hasattr(training_data, "__len__")
+    if training_data is not None and not indexed and not isinstance(training_data, IterableDataset):
+        raise _C.UsageError(
+            f"training_data must be a torch Dataset with __getitem__ and __len__, or an "
+            f"IterableDataset, but it is a {type(training_data).__name__}"
+        )
 
 
 def _choose_config(args: Any, config: Any, config_params: Any) -> Any:

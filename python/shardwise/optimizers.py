@@ -1,5 +1,6 @@
 """The optimizer that users see: torch's interface over sharded states."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +81,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def number(key: str) -> float:
             if key not in group:
                 raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")
+            if not math.isfinite(float(group[key])):
+                raise _C.UsageError(f"param_groups[{index}][{key!r}] is {group[key]}: set a number")
             return float(group[key])
 
         if self.rule == "sgd":
@@ -137,7 +140,7 @@ def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
 def _from_config(name: str, params: dict[str, Any], groups: list[Any]) -> ShardedOptimizer:
     if not groups:
         raise _C.UsageError(
-            "the optimizer got no parameters: every parameter of the model is frozen. Leave "
+            "the optimizer got no parameters: model_parameters is empty, or all are frozen. Leave "
             '"optimizer" out to run the model without training, or set requires_grad.'
         )
     if name == "SGD":

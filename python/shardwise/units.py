@@ -8,7 +8,8 @@ from torch import nn
 
 from shardwise import _C
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+NOT_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+CONTAINERS = (*NOT_CALLED, nn.Sequential)
 # Where no block repeats, modules with at least this share of all elements become units.
 LARGE_SHARE = 1 / 16
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -90,13 +91,14 @@ def _requested_blocks(model: nn.Module, requested: list[str]) -> list[tuple[str,
             if name and (type(module).__name__ == wanted or canonical(name) == wanted)
         ]
         if not matches:
-            classes = sorted({type(module).__name__ for module in model.modules()})
+            inner = [module for module in model.modules() if module is not model]
+            classes = sorted({type(module).__name__ for module in inner})
             raise _C.ConfigError(
-                f"shardwise.units names {wanted!r}, but the model has no module with that path or "
-                f"class; its classes are {', '.join(classes)}"
+                f"shardwise.units names {wanted!r}, but no module below the root (which is a unit "
+                f"anyway) has that path or class; its classes are {', '.join(classes)}"
             )
         for name, module in matches:
-            if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            if isinstance(module, NOT_CALLED):
                 raise _C.ConfigError(
                     f"shardwise.units names {wanted!r}, which is a {type(module).__name__} and has "
                     f"no forward of its own; name the blocks inside it"

@@ -1,8 +1,9 @@
 """How an engine holds on to a module: process groups, the C++ core, hooks, and letting go again."""
 
+import json
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +79,21 @@ class Wiring:
             with_momentum=optimizer.with_momentum if optimizer else False,
             gather_group=gather,
             reduce_group=reduce,
+            settings=self._settings(),
             units=[self._unit_spec(unit) for unit in self.units],
         )
+
+    def _settings(self) -> str:
+        """What all ranks must agree on, one setting a line."""
+        lines = [
+            f"{path} = {json.dumps(entry['value'])}"
+            for path, entry in json.loads(self._parts.config.to_json(with_origins=True)).items()
+        ]
+        optimizer = self._parts.optimizer
+        for number, group in enumerate(optimizer.param_groups if optimizer else []):
+            values = {k: v for k, v in group.items() if k != "params"}
+            lines.append(f"param_groups[{number}] of {optimizer.rule} = {values}")
+        return "\n".join(lines)
 
     def _unit_spec(self, unit: Unit) -> tuple:
         optimizer = self._parts.optimizer
@@ -104,12 +118,20 @@ class Wiring:
                 parameter._shardwise = (owner, numbers[name])
 
     def _check_the_rest(self) -> None:
+        widened = []
         for name, parameter in self._parts.module.named_parameters():
+            if self._parts.config.model_dtype == "fp32" and is_plain(parameter):
+                widened += [name] if parameter.dtype != torch.float32 else []
             if not is_plain(parameter) and parameter.requires_grad:
                 raise _C.UsageError(
                     f"parameter {name} is a {type(parameter.data).__name__} of {parameter.dtype}, "
                     f"which shardwise cannot train; freeze it with requires_grad_(False)"
                 )
+        if widened:
+            log(
+                f"{len(widened)} parameters are not float32, first {widened[0]}; they become so "
+                f'(for 16-bit training write "bf16": {{"enabled": true}})'
+            )
 
     @torch.no_grad()
     def _move_the_rest(self) -> None:
@@ -137,12 +159,13 @@ class Wiring:
     def gathered(self, units: list[int]) -> Iterator[None]:
         """The parameters of these units can be read inside. Collective."""
         for unit in units:
-            self.core.open_unit(unit)
-        try:
-            yield
-        finally:
+            if not 0 <= unit < len(self.units):
+                raise _C.UsageError(f"there is no unit {unit}; the model has {len(self.units)}")
+        with ExitStack() as stack:
             for unit in units:
-                self.core.close_unit(unit)
+                self.core.open_unit(unit)
+                stack.callback(self.core.close_unit, unit)
+            yield
 
     def end(self, whole: bool) -> None:
         """Gives the module back: with its full weights (collective), or without communication."""

@@ -56,7 +56,8 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
 std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::Device device,
                                            const std::string& rule, bool with_momentum,
                                            const py::object& gather_group,
-                                           const py::object& reduce_group, const py::list& units) {
+                                           const py::object& reduce_group,
+                                           const std::string& settings, const py::list& units) {
   std::vector<params::UnitSpec> specs;
   for (const py::handle unit : units) {
     specs.push_back(unit_spec(unit.cast<py::tuple>()));
@@ -68,8 +69,11 @@ std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::D
   const comm::ShardChannels channels{
       make_channel(group_of(gather_group), device, timeout, "gather"),
       make_channel(group_of(reduce_group), device, timeout, "reduce")};
-  const train::EngineOptions options{
-      .config = config.config(), .device = device, .rule = rule, .with_momentum = with_momentum};
+  const train::EngineOptions options{.config = config.config(),
+                                     .device = device,
+                                     .rule = rule,
+                                     .with_momentum = with_momentum,
+                                     .settings = settings};
   const py::gil_scoped_release unlocked;
   return std::make_shared<train::Engine>(options, channels, std::move(specs));
 }
@@ -158,7 +162,7 @@ void register_engine(py::module_& module) {
   py::class_<train::Engine, std::shared_ptr<train::Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("config"), py::arg("device"), py::arg("rule"),
            py::arg("with_momentum"), py::arg("gather_group"), py::arg("reduce_group"),
-           py::arg("units"))
+           py::arg("settings"), py::arg("units"))
       .def("pre_hook",
            [](const std::shared_ptr<train::Engine>& engine, int unit, bool is_root) {
              return make_pre_hook(engine->driver().weak_from_this(), unit, is_root);
@@ -171,6 +175,7 @@ void register_engine(py::module_& module) {
       .def("scale_loss", &train::Engine::scale_loss)
       .def("step", &train::Engine::step, Unlocked())
       .def("last_result", &last_result)
+      .def("has_gradients", &train::Engine::has_gradients)
       .def("zero_grad", &train::Engine::zero_grad, Unlocked())
       .def("set_accumulation_dtype",
            [](train::Engine& engine, const std::string& dtype) {

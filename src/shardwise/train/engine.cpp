@@ -48,6 +48,8 @@ params::RegistryOptions registry_options(const EngineOptions& options,
                                          const comm::ShardChannels& channels,
                                          const comm::Mesh& mesh, const zero::ZeroPlan& plan,
                                          const std::vector<params::UnitSpec>& units) {
+  zero::check_same_text(*channels.gather, options.settings, "settings",
+                        "Give the same configuration and optimizer to every rank.", options.device);
   zero::check_same_parameters(*channels.gather, units, options.device);
   const auto persistent = persistent_units(units, options.config.zero);
   const comm::MeshAxis& shard = mesh.axis(params::kShardAxis);

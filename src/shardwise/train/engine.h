@@ -25,6 +25,8 @@ struct EngineOptions {
   at::Device device = at::kCPU;
   std::string rule;            // update rule; "" trains nothing (evaluation, gradients only)
   bool with_momentum = false;  // SGD
+  // What must be the same on all ranks besides the parameters, one setting a line.
+  std::string settings;
 };
 
 // Bytes held by this rank, on its device.
@@ -58,6 +60,7 @@ class Engine {
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
   void zero_grad();
+  bool has_gradients() const { return !reducer_.empty(); }
   void set_accumulation_dtype(at::ScalarType dtype) { reducer_.set_accumulation_dtype(dtype); }
 
   // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.

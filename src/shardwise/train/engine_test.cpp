@@ -216,7 +216,7 @@ TEST(EngineUseTest, RanksWithOtherShapesAreAnErrorOnEveryRank) {
       Engine engine(options, channels, std::move(units));
     } catch (const UsageError& error) {
       const std::scoped_lock lock(mutex);
-      EXPECT_NE(std::string(error.what()).find("parameter 0 is 'w"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("entry 0 is 'w"), std::string::npos);
       ++errors;
     }
   });

@@ -71,8 +71,8 @@ std::string first_difference(const std::string& mine, const std::string& rank0, 
       return "";
     }
     if (more_a != more_b || line_a != line_b) {
-      return concat("parameter ", i, " is '", more_a ? line_a : "(none)", "' on rank ", rank,
-                    " but '", more_b ? line_b : "(none)", "' on rank 0");
+      return concat("entry ", i, " is '", more_a ? line_a : "(none)", "' on rank ", rank, " but '",
+                    more_b ? line_b : "(none)", "' on rank 0");
     }
   }
 }
@@ -83,13 +83,12 @@ struct Message {
 
 }  // namespace
 
-void check_same_parameters(comm::Channel& channel, const std::vector<params::UnitSpec>& specs,
-                           at::Device device) {
+void check_same_text(comm::Channel& channel, const std::string& text, const std::string& what,
+                     const std::string& remedy, at::Device device) {
   if (channel.size() == 1) {
     return;
   }
-  const std::string mine = describe(specs);
-  const auto hashes = exchange(channel, hash_bytes(mine.data(), mine.size()), device);
+  const auto hashes = exchange(channel, hash_bytes(text.data(), text.size()), device);
   bool equal = true;
   for (const std::uint64_t hash : hashes) {
     equal = equal && hash == hashes[0];
@@ -97,15 +96,20 @@ void check_same_parameters(comm::Channel& channel, const std::vector<params::Uni
   if (equal) {
     return;
   }
-  const std::string rank0 = broadcast_text(channel, mine, device);
+  const std::string rank0 = broadcast_text(channel, text, device);
   Message message{};
-  const std::string difference = first_difference(mine, rank0, channel.rank());
+  const std::string difference = first_difference(text, rank0, channel.rank());
   std::strncpy(message.text, difference.c_str(), sizeof(message.text) - 1);
   for (const Message& received : exchange(channel, message, device)) {
-    SW_USER_CHECK(UsageError, received.text[0] == '\0',
-                  "the ranks were given different models: ", received.text,
-                  ". Build the same model on every rank.");
+    SW_USER_CHECK(UsageError, received.text[0] == '\0', "the ranks were given different ", what,
+                  ": ", received.text, ". ", remedy);
   }
+}
+
+void check_same_parameters(comm::Channel& channel, const std::vector<params::UnitSpec>& specs,
+                           at::Device device) {
+  check_same_text(channel, describe(specs), "models (by parameters)",
+                  "Build the same model on every rank.", device);
 }
 
 void ValueBroadcast::operator()(const params::Segment& segment, const at::Tensor& flat) {

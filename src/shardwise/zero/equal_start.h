@@ -1,12 +1,18 @@
 // Ranks start equal: the same parameters by name, shape and dtype, and the same values.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "shardwise/comm/channel.h"
 #include "shardwise/params/unit.h"
 
 namespace shardwise::zero {
+
+// Throws UsageError on every rank if the text differs from rank 0's on any, with the first line
+// that does. `what` says what the text is ("settings"), `remedy` what to do. Collective.
+void check_same_text(comm::Channel& channel, const std::string& text, const std::string& what,
+                     const std::string& remedy, at::Device device);
 
 // Throws UsageError on every rank if any rank lists other parameters than rank 0, with the first
 // difference. Collective.
