@@ -108,8 +108,8 @@ class Engine(ConfigAccessors, nn.Module):
         if not self._progress.had_backward and self._window_is_new() and self._core.has_gradients():
             self._core.zero_grad()
             raise _C.UsageError(
-                "gradients arrived outside of engine.backward() and were dropped: loss.backward() is "
-                "not available in this version, call engine.backward(loss)"
+                "gradients arrived outside of engine.backward() and were dropped: loss.backward() "
+                "is not available in this version, call engine.backward(loss)"
             )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         try:
