@@ -531,7 +531,7 @@ def rank_host_times():
 
 
 def test_host_times_are_reported(pool):
-    """Microseconds per unit and direction; a bound only against counting the collectives in."""
+    """Microseconds per unit and direction: finite, and something was counted."""
     times = pool.run(rank_host_times, ranks=2)[0]
     flat = list(numbers(times))
     assert flat

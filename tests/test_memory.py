@@ -69,7 +69,7 @@ def test_ring_and_flying_gradients_are_listed_apart(stage, pool):
 
 
 def rank_rounds(stage, rounds):
-    """Threads, open files, hooks and resident bytes after each engine's life."""
+    """Threads, open files and resident bytes after each engine's life; its hooks are gone."""
     found = []
     for _ in range(rounds):
         model = models.build("gpt2")
@@ -77,6 +77,8 @@ def rank_rounds(stage, rounds):
         with parity.make_engine(model, parity.config_of(case)) as engine:
             parity.accumulate(engine, case, 0, "cpu")
             engine.step()
+        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+        assert sum(hooks) == 0, "hooks were left"
         del engine, model
         threads, files = (len(os.listdir(f"/proc/self/{d}")) for d in ("task", "fd"))
         found.append((threads, files, resident()))

@@ -27,16 +27,19 @@ void check_collectives(Channel& channel) {
   for (int r = 0; r < n; ++r) {
     EXPECT_EQ(all[3 * r].item<float>(), r + 1.0F);
   }
-  const float sum = n * (n + 1) / 2.0F;
-  const at::Tensor input = at::full({2 * n}, rank + 1.0F);
+  // Element i of rank r is r + 1 + i, so a part that lands elsewhere shows.
+  const float ranks = n * (n + 1) / 2.0F;
+  const auto sum_at = [&](int element) { return ranks + static_cast<float>(n * element); };
+  const at::Tensor input = at::arange(2 * n, at::kFloat) + (rank + 1);
+  const at::Tensor mine_summed = at::arange(2, at::kFloat) * n + sum_at(2 * rank);
   const at::Tensor part = at::full({2}, 100.0F);
   channel.reduce_scatter(part, input, {.scale = 0.5}, "test")->wait();
-  EXPECT_TRUE(at::equal(part, at::full({2}, sum * 0.5F)));
+  EXPECT_TRUE(at::equal(part, mine_summed * 0.5));
   channel.reduce_scatter(part, input, {.scale = 1.0, .accumulate = true}, "test")->wait();
-  EXPECT_TRUE(at::equal(part, at::full({2}, sum * 1.5F)));
-  const at::Tensor reduced = at::full({n}, rank + 1.0F);
+  EXPECT_TRUE(at::equal(part, mine_summed * 1.5));
+  const at::Tensor reduced = at::arange(n, at::kFloat) + (rank + 1);
   channel.all_reduce(reduced, 1.0 / n, "test")->wait();
-  EXPECT_TRUE(at::allclose(reduced, at::full({n}, sum / n)));
+  EXPECT_TRUE(at::allclose(reduced, (at::arange(n, at::kFloat) * n + sum_at(0)) / n));
   const at::Tensor value = at::full({4}, static_cast<float>(rank));
   channel.broadcast(value, n - 1, "test")->wait();
   EXPECT_TRUE(at::equal(value, at::full({4}, n - 1.0F)));
