@@ -1,7 +1,7 @@
 """The engine: an ``nn.Module`` around the user's model whose training steps run in the C++ core."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +137,10 @@ class Engine(ConfigAccessors, nn.Module):
         try:
             if boundary:
                 self._step_at_boundary(lr_kwargs or {})
+        except BaseException:
+            if not self._core.communication_failed():
+                self._core.zero_grad()
+            raise
         finally:
             self._progress.micro_steps += 1
             self._progress.had_backward = False
@@ -292,11 +296,11 @@ class Engine(ConfigAccessors, nn.Module):
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Changes the accumulation steps so that a step takes ``train_batch_size`` samples."""
-        self._set_config(self.resolved_config.with_train_batch_size(train_batch_size))
+        self._set_config(self.resolved_config.with_train_batch_size(_count(train_batch_size)))
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
         """Changes the micro-batch, and the samples a step with it."""
-        self._set_config(self.resolved_config.with_train_micro_batch_size(micro_batch_size))
+        self._set_config(self.resolved_config.with_train_micro_batch_size(_count(micro_batch_size)))
 
     def _set_config(self, config: _C.Config) -> None:
         if self._progress.had_backward or self.micro_steps % self.gradient_accumulation_steps():
@@ -344,6 +348,10 @@ class Engine(ConfigAccessors, nn.Module):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Loads full tensors, alike on every rank. Masters follow; moments stay. Collective."""
+        if not isinstance(state_dict, Mapping):
+            raise _C.UsageError(
+                f"load_state_dict() needs a dict of tensors but got {type(state_dict).__name__}"
+            )
         own = self.module.state_dict(keep_vars=True)
         missing = [key for key in own if key not in state_dict]
         unexpected = [key for key in state_dict if key not in own]
@@ -352,6 +360,17 @@ class Engine(ConfigAccessors, nn.Module):
                 f"the state does not fit the module: missing {missing or 'nothing'}, "
                 f"unexpected {unexpected or 'nothing'}"
             )
+        for key, value in own.items():
+            if key not in state_dict:
+                continue
+            given = state_dict[key]
+            if not isinstance(given, torch.Tensor) or given.shape != value.shape:
+                what = (
+                    tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+                )
+                raise _C.UsageError(
+                    f"{key} has shape {tuple(value.shape)} but the state to load gives {what}"
+                )
         for key, value in own.items():
             if key not in state_dict:
                 continue
@@ -369,6 +388,8 @@ class Engine(ConfigAccessors, nn.Module):
 
     def full_tensor(self, index: int, kind: str) -> torch.Tensor | None:
         """A copy of a whole parameter, gradient or optimizer state. Collective."""
+        if index not in self._wiring.unit_of:
+            raise _C.UsageError(f"there is no parameter {index} in this engine")
         return self._core.full_tensor(index, kind)
 
     def unit_of(self, index: int) -> int:
@@ -429,6 +450,12 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if type(value) is dict:
         return {key: _cast(item, dtype) for key, item in value.items()}
     return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
+        return value
+    raise _C.UsageError(f"a batch size must be a positive integer, but it is {value!r}")
 
 
 def _to_cpu(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """``shardwise.initialize``: from a model and a configuration to an engine."""
 
+import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,8 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise _C.UsageError(f"{name} is not available in this version of shardwise")
+    if any(_owner(parameter) is not None for parameter in model.parameters()):
+        gc.collect()  # an engine that was dropped lives on until its cycles are collected
     if any(_owner(parameter) is not None for parameter in model.parameters()):
         raise _C.UsageError("the model belongs to an engine already: call engine.destroy() first")
     _check_weights_are_there(model)

@@ -81,9 +81,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def number(key: str) -> float:
             if key not in group:
                 raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")
-            if not math.isfinite(float(group[key])):
-                raise _C.UsageError(f"param_groups[{index}][{key!r}] is {group[key]}: set a number")
-            return float(group[key])
+            try:
+                value = float(group[key])
+            except (TypeError, ValueError):
+                value = math.nan
+            if not math.isfinite(value):
+                raise _C.UsageError(
+                    f"param_groups[{index}][{key!r}] is {group[key]!r}: set a finite number"
+                )
+            return value
 
         if self.rule == "sgd":
             keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
@@ -134,6 +140,12 @@ def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
         chosen = [parameter for _, parameter in chosen]
     if chosen and isinstance(chosen[0], dict):
         return chosen
+    for position, parameter in enumerate(chosen):
+        if not isinstance(parameter, torch.Tensor):
+            raise _C.UsageError(
+                f"model_parameters[{position}] is a {type(parameter).__name__}; give parameters, "
+                f"groups (dicts) or named_parameters()"
+            )
     return [parameter for parameter in chosen if parameter.requires_grad]
 
 
