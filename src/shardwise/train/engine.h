@@ -60,7 +60,8 @@ class Engine {
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
   void zero_grad();
-  bool has_gradients() const { return !reducer_.empty(); }
+  // Whether a gradient of a parameter has arrived on this rank since the last step.
+  bool has_gradients() const { return reducer_.wrote(); }
   void set_accumulation_dtype(at::ScalarType dtype) { reducer_.set_accumulation_dtype(dtype); }
 
   // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.
