@@ -101,7 +101,7 @@ def engine_row(model: nn.Module, tokens: torch.Tensor, stage: int, steps: tuple)
         engine.step()
 
     ms = timed(step, engine.device, *steps)
-    report = engine.memory_report()
+    report = engine.memory_report()["device"]
     row = {"name": f"engine, stage {stage}", "ms": ms, **engine.host_times()}
     row["gradients_in_flight_mib"] = report["gradients_in_flight"] / 2**20
     row["ring_mib"] = report["ring"] / 2**20

@@ -112,14 +112,8 @@ class Engine(ConfigAccessors, nn.Module):
                 "is not available in this version, call engine.backward(loss)"
             )
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
-        try:
+        with self._dropping_the_window_on_failure():
             self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
-        except BaseException as error:
-            if not self._core.communication_failed():
-                self._drop_window()
-                raise
-            # torch passes the text of an error on, not its class.
-            raise _C.CommunicationError(str(error)) from error
         self._progress.had_backward = True
         return loss.detach() if divisor == 1 else loss.detach() / divisor
 
@@ -134,30 +128,34 @@ class Engine(ConfigAccessors, nn.Module):
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
         self._progress.step_applied = False
-        try:
-            if boundary:
+        if boundary:
+            with self._dropping_the_window_on_failure():
                 self._step_at_boundary(lr_kwargs or {})
-        except BaseException:
-            if not self._core.communication_failed():
-                self._core.zero_grad()
-            raise
-        finally:
-            self._progress.micro_steps += 1
-            self._progress.had_backward = False
+        self._progress.micro_steps += 1
+        self._progress.had_backward = False
 
     def _window_is_new(self) -> bool:
         return self._progress.boundary_override is None and (
             self.micro_steps % self.gradient_accumulation_steps() == 0
         )
 
-    def _drop_window(self) -> None:
-        """After a failed backward: half of a gradient must not reach the weights."""
-        self._core.zero_grad()
-        self._progress.micro_steps -= (
-            self._progress.micro_steps % self.gradient_accumulation_steps()
-        )
-        self._progress.had_backward = False
-        log("backward failed: the gradients of this accumulation window were dropped")
+    @contextmanager
+    def _dropping_the_window_on_failure(self) -> Iterator[None]:
+        """Half of a gradient must not reach the weights."""
+        try:
+            yield
+        except BaseException as error:
+            if not self._core.communication_failed():
+                self._core.zero_grad()
+                self._progress.micro_steps -= (
+                    self._progress.micro_steps % self.gradient_accumulation_steps()
+                )
+                self._progress.had_backward = False
+                log("the gradients of this accumulation window were dropped")
+            elif isinstance(error, RuntimeError) and not isinstance(error, _C.CommunicationError):
+                # autograd passes the text of an error on, not its class.
+                raise _C.CommunicationError(str(error)) from error
+            raise
 
     def _step_at_boundary(self, schedule_arguments: dict[str, Any]) -> None:
         if self._optimizer is None:
@@ -309,10 +307,13 @@ class Engine(ConfigAccessors, nn.Module):
         self._progress.micro_steps = 0
         self._core.set_accumulation_dtype(self.config_value("data_types.grad_accum_dtype"))
 
-    def memory_report(self) -> dict[str, int]:
-        """Bytes that this rank holds on its device, by kind."""
-        buffers = sum(buffer.nbytes for buffer in self.module.buffers())
-        return {**self._core.memory_report(), "buffers": buffers}
+    def memory_report(self) -> dict[str, dict[str, int]]:
+        """Bytes that this rank holds, by tier (device, pinned_host, file) and kind."""
+        tiers = self._core.memory_report()
+        for tier, kinds in tiers.items():
+            on_device = tier == "device"
+            kinds["buffers"] = sum(b.nbytes for b in self.module.buffers()) if on_device else 0
+        return tiers
 
     def comm_counters(self) -> dict[str, dict[str, float]]:
         """Logical traffic of this rank by collective: calls, elements, bytes × (N−1)/N."""

@@ -80,7 +80,7 @@ class Wiring:
             gather_group=gather,
             reduce_group=reduce,
             settings=self._settings(),
-            units=[self._unit_spec(unit) for unit in self.units],
+            units=self._unit_specs(),
         )
 
     def _settings(self) -> str:
@@ -95,19 +95,23 @@ class Wiring:
             lines.append(f"param_groups[{number}] of {optimizer.rule} = {values}")
         return "\n".join(lines)
 
-    def _unit_spec(self, unit: Unit) -> tuple:
+    def _unit_specs(self) -> list[tuple]:
         optimizer = self._parts.optimizer
         group_of = group_of_parameters(optimizer)
         idle = len(optimizer.param_groups) if optimizer else 0
         keep = getattr(self._parts.module, "_keep_in_fp32_modules", None) or ()
-        parameters = []
-        for name, aliases, parameter in unit.parameters:
+
+        def describe(name: str, aliases: list[str], parameter: nn.Parameter) -> tuple:
             fp32 = any(part in name.split(".") for part in keep)
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
             group = group_of.get(id(parameter), idle)
             self.has_idle_group |= parameter.requires_grad and group == idle
-            parameters.append((name, aliases, parameter, dtype, group))
-        return (unit.name, parameters, unit.uses)
+            return (name, aliases, parameter, dtype, group)
+
+        return [
+            (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)
+            for unit in self.units
+        ]
 
     def _mark_parameters(self, owner: weakref.ref) -> None:
         numbers = {name: number for number, (name, *_) in enumerate(self.core.parameters())}

@@ -11,7 +11,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/bindings/module_hooks.h"
 #include "shardwise/bindings/registrations.h"
-#include "shardwise/comm/c10d_transport.h"
+#include "shardwise/comm/rank_group.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/train/engine.h"
 
@@ -26,15 +26,8 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 std::shared_ptr<comm::Channel> make_channel(const ProcessGroupPtr& group, at::Device device,
                                             double timeout_seconds, const std::string& label) {
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_seconds * 1000));
-  std::shared_ptr<comm::Transport> transport;
-  if (!group) {
-    transport = comm::make_single_transport();
-  } else if (device.is_cpu()) {
-    transport = comm::make_cpu_transport(group->getBackend(device.type()), timeout);
-  } else {
-    transport = comm::make_nccl_transport(group->getBackend(device.type()), device, timeout);
-  }
-  return std::make_shared<comm::Channel>(std::move(transport), label);
+  const auto backend = group ? group->getBackend(device.type()) : nullptr;
+  return comm::make_channel(backend, device, timeout, label);
 }
 
 // A unit as Python says it: (name, [(name, aliases, tensor, dtype, group)], [used units]).
@@ -98,14 +91,18 @@ py::object last_result(train::Engine& engine) {
 }
 
 py::dict memory_report(const train::Engine& engine) {
-  const train::MemoryReport report = engine.memory_report();
-  py::dict values;
-  values["parameters"] = report.parameters;
-  values["gradients"] = report.gradients;
-  values["optimizer"] = report.optimizer;
-  values["ring"] = report.ring;
-  values["gradients_in_flight"] = report.gradients_in_flight;
-  return values;
+  py::dict tiers;
+  for (const params::Tier tier : params::kTiers) {
+    const train::MemoryReport report = engine.memory_report(tier);
+    py::dict values;
+    values["parameters"] = report.parameters;
+    values["gradients"] = report.gradients;
+    values["optimizer"] = report.optimizer;
+    values["ring"] = report.ring;
+    values["gradients_in_flight"] = report.gradients_in_flight;
+    tiers[params::tier_name(tier)] = values;
+  }
+  return tiers;
 }
 
 py::dict traffic(const train::Engine& engine) {

@@ -74,6 +74,9 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
   }
   const auto port = read_integer(lookup, "MASTER_PORT", 1, 65535);
   result.master_port = static_cast<int>(port.value_or(result.master_port));
+  result.agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
+  const auto restarts = read_integer(lookup, "TORCHELASTIC_RESTART_COUNT", 0, kMost);
+  result.restart_count = static_cast<int>(restarts.value_or(0));
   return result;
 }
 

@@ -23,6 +23,9 @@ struct LaunchEnvironment {
   std::string master_addr = "127.0.0.1";  // MASTER_ADDR
   int master_port = 29500;                // MASTER_PORT
   bool present = false;                   // whether RANK and WORLD_SIZE are set
+  // torchrun's agent has opened the store at the master address: TORCHELASTIC_USE_AGENT_STORE
+  bool agent_store = false;
+  int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT
 };
 
 // Throws ConfigError that names the variable when a value is no number, out of range, contradicts

@@ -4,6 +4,15 @@
 
 namespace shardwise::params {
 
+const char* tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice: return "device";
+    case Tier::kPinnedHost: return "pinned_host";
+    case Tier::kFile: return "file";
+  }
+  return "";
+}
+
 std::int64_t ShardHandle::bytes() const {
   return data_.defined() ? static_cast<std::int64_t>(data_.nbytes()) : 0;
 }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -50,6 +51,8 @@ struct Parameter {
 // Where the data of a shard is kept. Optimizer and checkpoint ask the handle each time and never
 // keep the pointer, so that the data may move between memory tiers.
 enum class Tier { kDevice, kPinnedHost, kFile };
+inline constexpr std::array kTiers = {Tier::kDevice, Tier::kPinnedHost, Tier::kFile};
+const char* tier_name(Tier tier);  // "device", "pinned_host", "file"
 
 class ShardHandle {
  public:

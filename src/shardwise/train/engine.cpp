@@ -251,15 +251,19 @@ params::StateView Engine::state_view() const {
   return optimizer_ ? optimizer_->state_view() : params::StateView{};
 }
 
-MemoryReport Engine::memory_report() const {
+MemoryReport Engine::memory_report(params::Tier tier) const {
   MemoryReport report;
+  report.optimizer = optimizer_ ? optimizer_->bytes(tier) : 0;
   for (const params::Segment* segment : registry_.segments()) {
-    report.parameters += segment->sharded ? segment->shard.bytes() : segment->bytes();
+    if (segment->shard.tier() == tier) {
+      report.parameters += segment->sharded ? segment->shard.bytes() : segment->bytes();
+    }
   }
-  report.gradients = reducer_.accumulator_bytes();
-  report.optimizer = optimizer_ ? optimizer_->bytes() : 0;
-  report.ring = gatherer_.ring_bytes();
-  report.gradients_in_flight = reducer_.in_flight_bytes();
+  if (tier == params::Tier::kDevice) {
+    report.gradients = reducer_.accumulator_bytes();
+    report.ring = gatherer_.ring_bytes();
+    report.gradients_in_flight = reducer_.in_flight_bytes();
+  }
   return report;
 }
 

@@ -29,7 +29,7 @@ struct EngineOptions {
   std::string settings;
 };
 
-// Bytes held by this rank, on its device.
+// Bytes held by this rank in one memory tier.
 struct MemoryReport {
   std::int64_t parameters = 0;           // in the training dtype: whole or shards
   std::int64_t gradients = 0;            // accumulators
@@ -74,7 +74,7 @@ class Engine {
   void broadcast(const at::Tensor& tensor, const std::string& what);
 
   params::StateView state_view() const;
-  MemoryReport memory_report() const;
+  MemoryReport memory_report(params::Tier tier) const;
   bool communication_failed() const {
     return channels_.gather->failed() || channels_.reduce->failed();
   }

@@ -195,7 +195,7 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   comm::WorkPtr work = channel_.reduce_scatter(
       state.shard, state.whole, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
       segment.name);
-  in_flight_.push_back({segment.id, std::move(state.whole), std::move(work)});
+  in_flight_.push_back({std::move(state.whole), std::move(work)});
   in_flight_elements_ += segment.layout.numel;
   state.whole = at::Tensor();
   state.shard_holds_sum = true;
@@ -237,14 +237,12 @@ void Reducer::reduce_whole(const Segment& segment, int unit) {
   zero_unwritten(segment);
   if (options_.plan.shard_optimizer) {
     hash_.add(comm::Collective::kReduceScatter, unit);
-    in_flight_.push_back({segment.id,
-                          {},
+    in_flight_.push_back({{},
                           channel_.reduce_scatter(state.shard, state.whole,
                                                   {.scale = options_.scale}, segment.name)});
   } else {
     hash_.add(comm::Collective::kAllReduce, unit);
-    in_flight_.push_back(
-        {segment.id, {}, channel_.all_reduce(state.whole, options_.scale, segment.name)});
+    in_flight_.push_back({{}, channel_.all_reduce(state.whole, options_.scale, segment.name)});
   }
 }
 

@@ -77,7 +77,6 @@ class Reducer {
     bool shard_holds_sum = false;
   };
   struct InFlight {
-    int segment;
     at::Tensor buffer;
     comm::WorkPtr work;
   };

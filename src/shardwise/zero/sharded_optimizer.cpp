@@ -77,8 +77,10 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
       make_shard(*segment);
     }
   }
-  norm_ = make_table(/*own_slice_only=*/true);
-  update_ = make_table(/*own_slice_only=*/plan_.shard_optimizer);
+  own_ = make_table(/*own_slice_only=*/true);
+  if (!plan_.shard_optimizer) {
+    whole_ = make_table(/*own_slice_only=*/false);
+  }
 }
 
 void ShardedOptimizer::make_shard(Segment& segment) {
@@ -153,8 +155,8 @@ void ShardedOptimizer::refresh(Table& table, bool own_slice_only) const {
 }
 
 const kernels::ChunkTable& ShardedOptimizer::norm_table() {
-  refresh(norm_, /*own_slice_only=*/true);
-  return norm_.view;
+  refresh(own_, /*own_slice_only=*/true);
+  return own_.view;
 }
 
 void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups) {
@@ -179,8 +181,9 @@ void ShardedOptimizer::check_unchanged() const {
 }
 
 void ShardedOptimizer::update(const kernels::Place& place, const Boundary& boundary) {
-  refresh(update_, plan_.shard_optimizer);
-  rule_->run(place, update_.view, boundary.decision(), boundary.active(), boundary.steps());
+  Table& table = plan_.shard_optimizer ? own_ : whole_;
+  refresh(table, plan_.shard_optimizer);
+  rule_->run(place, table.view, boundary.decision(), boundary.active(), boundary.steps());
   for (Segment* segment : registry_.segments()) {
     for (const params::Parameter& parameter : segment->parameters) {
       if (parameter.trainable >= 0) {
@@ -251,13 +254,18 @@ params::StateView ShardedOptimizer::state_view() const {
   return view;
 }
 
-std::int64_t ShardedOptimizer::bytes() const {
+std::int64_t ShardedOptimizer::bytes(params::Tier tier) const {
   std::int64_t bytes = 0;
+  const auto add = [&](const ShardHandle& handle) {
+    bytes += handle.tier() == tier ? handle.bytes() : 0;
+  };
   for (const Segment* segment : registry_.segments()) {
     const Shard& shard = shards_[segment->id];
-    bytes += segment->dtype == at::kFloat ? 0 : shard.master.bytes();
+    if (segment->dtype != at::kFloat) {
+      add(shard.master);
+    }
     for (const ShardHandle& state : shard.states) {
-      bytes += state.bytes();
+      add(state);
     }
   }
   return bytes;

@@ -25,7 +25,7 @@ class ShardedOptimizer {
 
   // This rank's slices, for the norm. Valid on the device of the parameters.
   const kernels::ChunkTable& norm_table();
-  std::int64_t norm_chunk_count() const { return norm_.chunk_count; }
+  std::int64_t norm_chunk_count() const { return own_.chunk_count; }
 
   // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
   void set_groups(const std::vector<optim::GroupValues>& groups);
@@ -43,7 +43,8 @@ class ShardedOptimizer {
   params::ShardHandle state(const params::Segment& segment, const std::string& name) const;
   // This rank's pieces of masters and states.
   params::StateView state_view() const;
-  std::int64_t bytes() const;
+  // Of masters of 16-bit parameters and of states that lie in this tier.
+  std::int64_t bytes(params::Tier tier) const;
   const optim::UpdateRule& rule() const { return *rule_; }
 
  private:
@@ -71,7 +72,8 @@ class ShardedOptimizer {
   ZeroPlan plan_;
   int rank_;
   std::vector<Shard> shards_;  // by segment id; empty for frozen segments
-  Table norm_, update_;
+  Table own_;    // this rank's slices
+  Table whole_;  // stage 0: all of every segment, which each rank updates
 };
 
 }  // namespace shardwise::zero

@@ -7,6 +7,7 @@
 
 #include "shardwise/comm/mesh.h"
 #include "shardwise/params/registry.h"
+#include "shardwise/params/unit_events.h"
 #include "shardwise/zero/autograd_hooks.h"
 #include "shardwise/zero/gatherer.h"
 #include "shardwise/zero/plan.h"
@@ -22,22 +23,21 @@ struct HostTimes {
   std::int64_t backward_calls = 0;  // one a unit and backward
 };
 
-// Front ends call begin_pass, before_forward and after_forward around the modules of a unit; the
-// backward events arrive through autograd. One thread at a time.
-class UnitDriver : public BackwardEvents, public std::enable_shared_from_this<UnitDriver> {
+// Front ends report forward events (params::UnitEvents); the backward events arrive through
+// autograd. One thread at a time.
+class UnitDriver : public params::UnitEvents,
+                   public BackwardEvents,
+                   public std::enable_shared_from_this<UnitDriver> {
  public:
   // The collaborators outlive the driver. Call install() once it is held by a shared_ptr.
   UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
              const ZeroPlan& plan, const comm::ShardChannels& channels);
   void install();
 
-  // The root module's forward begins.
-  void begin_pass();
-  // Before a module of the unit runs. Returns what to hand to it in place of `inputs` (those
-  // tensors among its arguments that require grad); empty: leave the arguments alone.
-  std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs);
-  // After it, with the tensors among its results.
-  void after_forward(int unit, const std::vector<at::Tensor>& outputs);
+  void begin_pass() override;
+  std::vector<at::Tensor> before_forward(int unit,
+                                         const std::vector<at::Tensor>& inputs) override;
+  void after_forward(int unit, const std::vector<at::Tensor>& outputs) override;
 
   void before_backward(int unit) override;
   void after_backward(int unit) override;

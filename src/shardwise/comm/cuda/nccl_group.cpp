@@ -1,0 +1,18 @@
+// The only file that includes torch's NCCL header, and through it NCCL's.
+#include "shardwise/comm/cuda/nccl_group.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+namespace shardwise::comm {
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size, at::Device device,
+                                                    std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  group->setBoundDeviceId(device);
+  return group;
+}
+
+}  // namespace shardwise::comm
