@@ -3,7 +3,7 @@
 #   PRESET=name    release (default), dev, asan, ubsan, tsan
 #   JOBS=n         parallel compile jobs (default: Ninja's)
 #   EXTRA_PYTHON=path   build the Python module for this Python too, from the same build
-#   QUICKSTART_ARGS, PYTEST_ARGS   passed on
+#   QUICKSTART_ARGS, PYTEST_ARGS   passed on, for example QUICKSTART_ARGS="--set training.seed=1"
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
@@ -11,6 +11,7 @@ SHELL := /bin/bash
 PRESET ?= release
 JOBS ?=
 QUICKSTART_ARGS ?=
+QUICKSTART := examples/quickstart
 PYTEST_ARGS ?=
 
 ifdef PYTHON
@@ -40,11 +41,12 @@ configure: venv
 build: configure
 	@$(NINJA) all stage
 
-quickstart: build
-	$(VENV)/bin/shardwise launch -n 2 examples/quickstart/train.py $(QUICKSTART_ARGS)
+quickstart quickstart-short: build
+	@$(PY) $(QUICKSTART)/corpus.py $(QUICKSTART)/output
+	$(VENV)/bin/shardwise train $(QUICKSTART)/job.json --ranks 2 $(QUICKSTART_ARGS)
+	@$(PY) $(QUICKSTART)/judge.py $(QUICKSTART)/output
 
-quickstart-short: build
-	$(VENV)/bin/shardwise launch -n 2 examples/quickstart/train.py --steps 20 $(QUICKSTART_ARGS)
+quickstart-short: QUICKSTART_ARGS += --set training.steps=20 --set training.sample_tokens=60
 
 # Tests run several ranks side by side: one thread each, or they stand in each other's way.
 test test-cpp test-full test-gpu sanitize: export OMP_NUM_THREADS ?= 1

@@ -14,6 +14,9 @@ foreach(module IN LISTS SW_MODULES)
     sw_module(${module})
   endif()
 endforeach()
+if(TARGET sw_data)
+  target_link_libraries(sw_data PUBLIC sw::text)
+endif()
 get_property(object_targets GLOBAL PROPERTY SW_OBJECT_TARGETS)
 
 # Where libraries look for torch: relative to themselves in a wheel; in the source tree also in the

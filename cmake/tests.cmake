@@ -33,3 +33,14 @@ if(SW_WITH_CUDA)
 endif()
 sw_test_program(torch_free_tests FALSE "${torch_free_tests}" ${torch_free_targets} ${cudart})
 sw_test_program(torch_tests TRUE "${torch_tests}" shardwise)
+
+# Programs over the C++ front that the Python tests run, in build/programs.
+function(sw_front_program name source)
+  add_executable(${name} "${PROJECT_SOURCE_DIR}/${source}")
+  sw_configure_target(${name} TRUE)
+  target_link_libraries(${name} PRIVATE shardwise)
+  sw_stage(${name} "$<TARGET_FILE:${name}>" "${PROJECT_SOURCE_DIR}/build/programs" ${name})
+endfunction()
+
+sw_front_program(parity_native tests/native/parity_main.cpp)
+sw_front_program(example_train examples/cpp/train.cpp)

@@ -35,6 +35,8 @@ missing_packages() {
   command -v ccache >/dev/null || echo ccache
   [ -e /usr/include/gtest/gtest.h ] || echo libgtest-dev
   [ -e /usr/include/nlohmann/json.hpp ] || echo nlohmann-json3-dev
+  [ -e /usr/include/pcre2.h ] || echo libpcre2-dev
+  [ -e /usr/include/utf8proc.h ] || echo libutf8proc-dev
   [ -e /usr/include/gloo/algorithm.h ] || echo libgloo-dev
   if [ -n "$python" ]; then
     local short

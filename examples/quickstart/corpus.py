@@ -1,6 +1,11 @@
-"""Real English that every Python has: the language reference that `help()` shows."""
+"""Real English that every Python has: the language reference that `help()` shows.
+
+python corpus.py FOLDER writes it as train.txt and held_out.txt.
+"""
 
 import re
+import sys
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
@@ -18,6 +23,11 @@ class Corpus:
         self.held_out = [s for i, s in enumerate(slices) if i % 10 == 9]
         train = b"".join(s for i, s in enumerate(slices) if i % 10 != 9)
         self.train = torch.frombuffer(bytearray(train), dtype=torch.uint8)
+
+    def write(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.txt").write_bytes(self.train.numpy().tobytes())
+        (folder / "held_out.txt").write_bytes(b"".join(self.held_out))
 
     def batch(self, size: int, context: int, generator: torch.Generator):
         """Inputs and targets [size, context], int64, at random places of the training part."""
@@ -42,3 +52,7 @@ class Corpus:
 def words(text: str) -> list[str]:
     """Lower-case runs of two or more letters: single letters would always count as known."""
     return [word.lower() for word in re.findall(r"[A-Za-z]{2,}", text)]
+
+
+if __name__ == "__main__":
+    Corpus().write(Path(sys.argv[1]))

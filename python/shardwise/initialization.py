@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from shardwise import _C, config_source
+from shardwise import _C, config_source, schedules
 from shardwise.console import log
 from shardwise.data import DistributedLoader
 from shardwise.engine import Engine
@@ -43,7 +43,8 @@ def initialize(
             the configuration names one.
         model_parameters: parameters or groups to train; all trainable ones without it.
         training_data: a dataset; the returned loader gives this rank's micro-batches.
-        lr_scheduler: a torch schedule, or a function from the optimizer to one.
+        lr_scheduler: a torch schedule, or a function from the optimizer to one; without it the
+            configuration may name one.
         config: dict, path of a JSON or HJSON file, or base64; ``config_params`` is its old name.
 
     Returns:
@@ -68,11 +69,18 @@ def initialize(
     source = _choose_config(args, config, config_params)
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     resolved = config_source.load(source, dist.get_world_size(), "the process group")
+    if lr_scheduler is not None and json.loads(resolved.value_json("scheduler.type")):
+        raise _C.ConfigError(
+            "the schedule is given twice, as lr_scheduler= and as scheduler in the configuration: "
+            "give one of them"
+        )
     for note in resolved.notes:
         log(note)
     engine = _make_engine(model, optimizer, model_parameters, resolved)
     if lr_scheduler is not None:
         engine.lr_scheduler = _make_schedule(lr_scheduler, engine.optimizer)
+    elif engine.optimizer is not None:
+        engine.lr_scheduler = schedules.from_config(resolved, engine.optimizer)
     if training_data is not None:
         engine.training_dataloader = DistributedLoader(
             training_data,

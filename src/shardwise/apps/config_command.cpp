@@ -8,6 +8,7 @@
 #include "shardwise/base/log.h"
 #include "shardwise/config/config.h"
 #include "shardwise/config/env.h"
+#include "shardwise/config/job.h"
 #include "shardwise/launcher/suggestion.h"
 
 namespace shardwise::apps {
@@ -20,8 +21,8 @@ constexpr const char* kHelp =
     "  check      reads FILE and says what is wrong, or how the batch sizes were solved\n"
     "  print      the resolved configuration as JSON; --origins adds where each value came from\n"
     "  reference  the reference page of all keys; --check FILE compares it with FILE instead\n\n"
-    "FILE is a JSON file (comments allowed) or a JSON object in base64. N is the number of ranks;\n"
-    "without it WORLD_SIZE from the environment, else 1.\n";
+    "FILE is a JSON file (comments allowed), a job file of `shardwise train`, or a JSON object in\n"
+    "base64. N is the number of ranks; without it WORLD_SIZE from the environment, else 1.\n";
 
 struct Request {
   std::string action;
@@ -95,6 +96,11 @@ config::LoadOptions load_options(const Request& request, const Context& context)
   return options;
 }
 
+config::Resolved load(const std::string& file, const config::LoadOptions& options) {
+  return config::is_job_file(file) ? config::load_job(file, {}, options).engine
+                                   : config::load_argument(file, options);
+}
+
 int check(const Request& request, const config::Resolved& resolved) {
   const config::BatchConfig& batch = resolved.config().batch;
   for (const std::string& note : resolved.notes()) log_info(note);
@@ -139,8 +145,7 @@ int run_config(const Context& context) {
                 "; see `shardwise config --help`");
   SW_USER_CHECK(UsageError, !request.file.empty(), "config: name the file: shardwise config ",
                 request.action, " FILE");
-  const config::Resolved resolved =
-      config::load_argument(request.file, load_options(request, context));
+  const config::Resolved resolved = load(request.file, load_options(request, context));
   if (request.action == "check") return check(request, resolved);
   std::string text = resolved.to_json(request.origins);
   if (text.empty() || text.back() != '\n') text += '\n';

@@ -1,5 +1,3 @@
-#include <dlfcn.h>
-
 #include <fstream>
 #include <sstream>
 
@@ -19,9 +17,6 @@ constexpr const char* kHelp =
     "devices, NCCL, Gloo, CPU features, and the kernels of this build. Exits with 1 when the "
     "library\n"
     "or torch cannot be loaded.\n";
-
-// The version that libshardwise.so is built against (cmake/torch.cmake).
-constexpr const char* kTorchVersion = "2.11.0";
 
 std::string line(const std::string& name, const std::string& value) {
   constexpr std::size_t kWidth = 18;
@@ -84,12 +79,7 @@ using Report = int (*)(char* buffer, std::size_t size);
 
 // The report of the library; throws IoError where it cannot be had.
 std::string library_report(const std::string& path) {
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  SW_USER_CHECK(IoError, library != nullptr, "cannot be loaded (", ::dlerror(), "); install torch ",
-                kTorchVersion, " into this program's Python environment");
-  const auto report = reinterpret_cast<Report>(::dlsym(library, "shardwise_environment_report"));
-  SW_USER_CHECK(IoError, report != nullptr,
-                "is of another version than this program; build or install both anew");
+  const auto report = reinterpret_cast<Report>(load_function(path, "shardwise_environment_report"));
   const int size = report(nullptr, 0);
   SW_USER_CHECK(IoError, size >= 0, "could not report");
   std::string text(static_cast<std::size_t>(size) + 1, '\0');

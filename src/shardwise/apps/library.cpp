@@ -1,13 +1,19 @@
 #include "shardwise/apps/library.h"
 
+#include <dlfcn.h>
+
 #include <filesystem>
 #include <fstream>
+
+#include "shardwise/base/check.h"
 
 namespace shardwise::apps {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kName = "libshardwise.so";
+// The version that it is built against (cmake/torch.cmake).
+constexpr const char* kTorchVersion = "2.11.0";
 
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> paths;
@@ -49,6 +55,27 @@ std::vector<std::string> find_libraries(const std::string& program_directory) {
   }
   add_if_there(found, root / "package" / kName);
   return found;
+}
+
+void* load_function(const std::string& library, const std::string& name) {
+  void* loaded = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  SW_USER_CHECK(IoError, loaded != nullptr, "cannot be loaded (", ::dlerror(), "); install torch ",
+                kTorchVersion, " into this program's Python environment");
+  void* function = ::dlsym(loaded, name.c_str());
+  SW_USER_CHECK(IoError, function != nullptr,
+                "is of another version than this program; build or install both anew");
+  return function;
+}
+
+void* find_function(const std::string& program_directory, const std::string& name) {
+  const std::vector<std::string> libraries = find_libraries(program_directory);
+  SW_USER_CHECK(IoError, !libraries.empty(), kName, " was not found from ", program_directory,
+                "; run `make build`, or install the package there");
+  try {
+    return load_function(libraries.front(), name);
+  } catch (const IoError& error) {
+    SW_FAIL(IoError, libraries.front(), " ", error.what());
+  }
 }
 
 }  // namespace shardwise::apps

@@ -11,4 +11,10 @@ namespace shardwise::apps {
 // build tree.
 std::vector<std::string> find_libraries(const std::string& program_directory);
 
+// A C function of the library; loads it with torch. Throws IoError that says what to install.
+void* load_function(const std::string& library, const std::string& name);
+
+// The same from the first library found.
+void* find_function(const std::string& program_directory, const std::string& name);
+
 }  // namespace shardwise::apps

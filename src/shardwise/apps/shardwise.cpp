@@ -2,7 +2,9 @@
 // loads torch only where a sub-command needs it.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"launch", "start the ranks of a job on this machine", run_launch},
+    {"train", "train a model as a job file says, without Python", run_train},
     {"config", "check or print a configuration file, or print the reference", run_config},
     {"env", "show what was found: torch, CUDA, NCCL, Gloo, CPU features, kernels", run_environment},
 };
@@ -56,7 +59,11 @@ int dispatch(Context context, std::vector<std::string> words) {
 
 }  // namespace
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  SW_USER_CHECK(IoError, written && std::fflush(stdout) == 0,
+                "cannot write to standard output: ", std::strerror(errno));
+}
 
 }  // namespace shardwise::apps
 

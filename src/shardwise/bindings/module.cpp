@@ -64,4 +64,6 @@ PYBIND11_MODULE(_C, module) {
   shardwise::bindings::register_errors(module);
   shardwise::bindings::register_config(module);
   shardwise::bindings::register_engine(module);
+  shardwise::bindings::register_schedules(module);
+  shardwise::bindings::register_models(module);
 }

@@ -5,6 +5,7 @@
 #include "shardwise/config/batch.h"
 #include "shardwise/config/draft.h"
 #include "shardwise/config/optimizer_types.h"
+#include "shardwise/config/scheduler_types.h"
 #include "shardwise/config/suggest.h"
 
 namespace shardwise::config {
@@ -78,10 +79,10 @@ void check_dtypes(Draft& draft) {
   const std::string model = fp16 ? "fp16" : bf16 ? "bf16" : "fp32";
   const Value& sum = draft.value("data_types.grad_accum_dtype");
   if (sum.is_null()) {
-    const bool several = draft.value(kSteps).integer > 1;
     const std::string from =
         model == "fp32" ? "the training dtype" : concat("the training dtype and ", kSteps);
-    draft.derive("data_types.grad_accum_dtype", Value::of(several ? "fp32" : model),
+    draft.derive("data_types.grad_accum_dtype",
+                 Value::of(default_sum_dtype(model, draft.value(kSteps).integer)),
                  "derived from " + from);
   } else if (sum.text != "fp32" && sum.text != model) {
     const std::string also = model == "fp32" ? "" : concat(" or \"", model, "\"");
@@ -105,18 +106,32 @@ void check_non_finite(Draft& draft) {
 }
 
 std::string params_key(const std::string& name) { return "optimizer.params." + name; }
+std::string scheduler_key(const std::string& name) { return "scheduler.params." + name; }
 
-// The names under optimizer.params that the document gives.
-std::vector<std::string> given_params(const Draft& draft) {
+// The names under `section` ("optimizer.params.") that the document gives.
+std::vector<std::string> given_under(const Draft& draft, const std::string& section) {
   std::vector<std::string> names;
-  const std::string prefix = params_key("");
   for (const Field& field : schema().fields()) {
-    const bool inside = field.path.rfind(prefix, 0) == 0 && !field.is_section();
+    const bool inside =
+        field.path.rfind(section, 0) == 0 && !field.is_section() && !field.is_pattern();
     if (inside && (draft.given(field.path) || draft.broken.count(&field) > 0)) {
-      names.push_back(field.path.substr(prefix.size()));
+      names.push_back(field.path.substr(section.size()));
     }
   }
   return names;
+}
+
+// Those that are given but are not among the settings of this type are problems.
+void check_belong(Draft& draft, const std::string& section, const std::string& type,
+                  const std::vector<std::string>& settings) {
+  for (const std::string& name : given_under(draft, section)) {
+    if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
+      const std::vector<std::string> near = nearest(name, settings);
+      draft.problem(concat(section, name, " is not a setting of ", type,
+                           near.empty() ? "" : concat("; did you mean ", join_or(near), "?"),
+                           near.empty() ? "; remove it" : ""));
+    }
+  }
 }
 
 void check_optimizer_type(Draft& draft, const std::string& type) {
@@ -148,9 +163,8 @@ void check_optimizer(Draft& draft) {
     return;
   }
   const Value type = draft.value("optimizer.type");
-  const std::vector<std::string> given = given_params(draft);
   if (type.is_null()) {
-    if (!given.empty()) {
+    if (!given_under(draft, params_key("")).empty()) {
       draft.problem("optimizer.params is given without optimizer.type; add \"type\": \"AdamW\"");
     }
     return;
@@ -159,15 +173,7 @@ void check_optimizer(Draft& draft) {
     check_optimizer_type(draft, type.text);
     return;
   }
-  const std::vector<std::string> settings = optimizer_settings(type.text);
-  for (const std::string& name : given) {
-    if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
-      const std::vector<std::string> near = nearest(name, settings);
-      draft.problem(concat(params_key(name), " is not a setting of ", type.text,
-                           near.empty() ? "" : concat("; did you mean ", join_or(near), "?"),
-                           near.empty() ? "; remove it" : ""));
-    }
-  }
+  check_belong(draft, params_key(""), type.text, optimizer_settings(type.text));
   if (type.text == "SGD") {
     check_sgd(draft);
   } else if (type.text == "AdamW") {
@@ -175,16 +181,45 @@ void check_optimizer(Draft& draft) {
   }
 }
 
-void check_scheduler(Draft& draft) {
-  const std::string prefix = "scheduler.params.";
-  const auto inside = [&](const Field& field) {
-    return field.path.rfind(prefix, 0) == 0 && !field.is_pattern() && draft.given(field.path);
-  };
-  const auto& fields = schema().fields();
-  if (draft.value("scheduler.type").is_null() &&
-      std::any_of(fields.begin(), fields.end(), inside)) {
-    draft.note("scheduler.params has no effect: there is no scheduler.type");
+void check_warmup(Draft& draft, const std::string& type) {
+  if (type == "WarmupDecayLR" && !draft.given(scheduler_key("warmup_max_lr"))) {
+    draft.derive(scheduler_key("warmup_max_lr"), Value::of(1e-3), "default of WarmupDecayLR");
   }
+  const std::string total = scheduler_key("total_num_steps");
+  const std::string warmup = scheduler_key("warmup_num_steps");
+  if (draft.sound({total, warmup}) && !draft.value(total).is_null() &&
+      draft.value(total).integer < draft.value(warmup).integer) {
+    draft.note(concat(total, " (", draft.value(total).integer, ") is less than ", warmup, " (",
+                      draft.value(warmup).integer, "): the warm-up does not end"));
+  }
+}
+
+void check_scheduler(Draft& draft) {
+  if (!draft.sound({"scheduler.type"})) {
+    return;
+  }
+  const Value type = draft.value("scheduler.type");
+  if (type.is_null()) {
+    if (!given_under(draft, scheduler_key("")).empty()) {
+      draft.note("scheduler.params has no effect: there is no scheduler.type");
+    }
+    return;
+  }
+  const Field& field = schema().field("scheduler.type");
+  if (!is_available_scheduler(type.text)) {
+    draft.problem(concat("scheduler.type: \"", type.text,
+                         "\" is known, not available in this version of shardwise; write ",
+                         field.shape.described, ", or ", field.reason));
+    return;
+  }
+  check_belong(draft, scheduler_key(""), type.text, scheduler_settings(type.text));
+  for (const std::string& name : required_scheduler_settings(type.text)) {
+    const std::string key = scheduler_key(name);
+    if (draft.sound({key}) && draft.value(key).is_null()) {
+      draft.problem(concat(key, " is missing; ", type.text, " needs it"));
+    }
+  }
+  check_warmup(draft, type.text);
 }
 
 void check_zero(Draft& draft) {
@@ -234,6 +269,13 @@ void check_and_derive(Draft& draft) {
   check_zero(draft);
   check_old_offload(draft);
   apply_environment(draft);
+  if (draft.job) {
+    check_job(draft);
+  }
+}
+
+std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps) {
+  return accumulation_steps > 1 ? "fp32" : model_dtype;
 }
 
 }  // namespace shardwise::config

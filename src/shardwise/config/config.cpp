@@ -7,6 +7,7 @@
 #include "shardwise/config/draft.h"
 #include "shardwise/config/json_reader.h"
 #include "shardwise/config/optimizer_types.h"
+#include "shardwise/config/scheduler_types.h"
 #include "shardwise/config/suggest.h"
 
 namespace shardwise::config {
@@ -27,9 +28,9 @@ std::string auto_problem(const std::vector<std::string>& autos) {
 
 [[noreturn]] void fail_with(const std::string& source, const std::vector<std::string>& problems) {
   if (problems.size() == 1) {
-    SW_FAIL(ConfigError, source, ": ", problems.front());
+    SW_FAIL(ConfigError, visible(source), ": ", problems.front());
   }
-  std::string text = concat(source, ": ", problems.size(), " problems:");
+  std::string text = concat(visible(source), ": ", problems.size(), " problems:");
   const std::size_t shown = std::min(problems.size(), kMostProblems);
   for (std::size_t i = 0; i < shown; ++i) {
     text += concat("\n  ", i + 1, ". ", problems[i]);
@@ -42,26 +43,30 @@ std::string auto_problem(const std::vector<std::string>& autos) {
 
 using Entries = std::map<const Field*, Entry>;
 
-// Whether the optimizer in use, if the document names one, has this setting.
-bool belongs_to_optimizer(const Field& field, const Entries& entries) {
-  constexpr std::string_view kPrefix = "optimizer.params.";
-  if (field.path.rfind(kPrefix, 0) != 0) {
+// Whether the optimizer or schedule in use, if the document names one, has this setting.
+bool belongs_to_type(const Field& field, const Entries& entries, const std::string& section,
+                     std::vector<std::string> (*settings_of)(std::string_view)) {
+  const std::string prefix = section + ".params.";
+  if (field.path.rfind(prefix, 0) != 0) {
     return true;
   }
-  const Value& type = entries.at(&schema().field("optimizer.type")).value;
-  const std::vector<std::string> settings = optimizer_settings(type.text);
-  const std::string name = field.path.substr(kPrefix.size());
+  const Value& type = entries.at(&schema().field(section + ".type")).value;
+  const std::vector<std::string> settings = settings_of(type.text);
+  const std::string name = field.path.substr(prefix.size());
   return !type.is_null() && std::find(settings.begin(), settings.end(), name) != settings.end();
 }
 
 // Whether the printed document has this key.
 bool shown(const Field& field, const Entries& entries) {
-  const bool acts = field.status == Status::kActs && belongs_to_optimizer(field, entries);
+  const bool acts = field.status == Status::kActs &&
+                    belongs_to_type(field, entries, "optimizer", optimizer_settings) &&
+                    belongs_to_type(field, entries, "scheduler", scheduler_settings);
   return acts || entries.at(&field).given;
 }
 
 // The section or key as one value. `all`: also keys that neither act nor were given.
-Value collect(const Node& node, const Entries& entries, bool all) {
+Value collect(const Node& node, const Resolved::State& state, bool all) {
+  const Entries& entries = state.entries;
   if (node.field != nullptr && !node.field->is_section()) {
     const auto found = entries.find(node.field);
     return found == entries.end() ? Value::null() : found->second.value;
@@ -69,11 +74,11 @@ Value collect(const Node& node, const Entries& entries, bool all) {
   Value object = Value::object();
   for (const auto& child : node.children) {
     const Field* field = child->field;
-    if (field == nullptr || field->is_pattern()) {
+    if (field == nullptr || field->is_pattern() || (field->of_job && !state.job)) {
       continue;
     }
     if (field->is_section()) {
-      Value section = collect(*child, entries, all);
+      Value section = collect(*child, state, all);
       if (all || !section.members.empty()) {
         object.set(child->last_name(), std::move(section));
       }
@@ -84,10 +89,11 @@ Value collect(const Node& node, const Entries& entries, bool all) {
   return object;
 }
 
-const Node& known(std::string_view path) {
+const Node& known(std::string_view path, bool job) {
   const Node* node = schema().find(path);
-  SW_USER_CHECK(ConfigError, node != nullptr, path, ": unknown key; ", advice_for_path(path));
-  SW_USER_CHECK(ConfigError, node->field == nullptr || !node->field->is_pattern(), path,
+  const bool found = node != nullptr && (job || node->field == nullptr || !node->field->of_job);
+  SW_USER_CHECK(ConfigError, found, visible(path), ": unknown key; ", advice_for_path(path, job));
+  SW_USER_CHECK(ConfigError, node->field == nullptr || !node->field->is_pattern(), visible(path),
                 ": this key has no single value; ask for the section that holds it");
   return *node;
 }
@@ -130,9 +136,9 @@ Resolved with_batch(const Resolved::State& old, const char* changed, const char*
       Value::of(steps_follow ? batch.gradient_accumulation_steps : batch.train_batch_size),
       steps_follow ? solution.steps_origin : solution.train_origin, false};
   Entry& sum = entry("data_types.grad_accum_dtype");
-  if (!sum.given) {  // as check_dtypes derives it
+  if (!sum.given) {
     sum.value =
-        Value::of(batch.gradient_accumulation_steps > 1 ? "fp32" : old.config.model_dtype());
+        Value::of(default_sum_dtype(old.config.model_dtype(), batch.gradient_accumulation_steps));
   }
   state->config = make_config(state->entries);
   return Resolved(std::move(state));
@@ -153,11 +159,11 @@ const std::vector<std::string>& Resolved::notes() const { return state_->notes; 
 std::int64_t Resolved::world_size() const { return state_->options.world_size; }
 
 std::string Resolved::value_json(std::string_view path) const {
-  return to_text(collect(known(path), state_->entries, /*all=*/true));
+  return to_text(collect(known(path, state_->job), *state_, /*all=*/true));
 }
 
 std::string Resolved::origin(std::string_view path) const {
-  const Node& node = known(path);
+  const Node& node = known(path, state_->job);
   const auto found = state_->entries.find(node.field);
   if (found != state_->entries.end()) {
     return found->second.origin;
@@ -168,7 +174,7 @@ std::string Resolved::origin(std::string_view path) const {
 
 std::string Resolved::to_json(bool with_origins) const {
   if (!with_origins) {
-    return to_text(collect(schema().root(), state_->entries, /*all=*/false), 2);
+    return to_text(collect(schema().root(), *state_, /*all=*/false), 2);
   }
   Value flat = Value::object();
   for (const Field& field : schema().fields()) {
@@ -193,11 +199,16 @@ Resolved Resolved::with_train_micro_batch_size(std::int64_t micro_batch_size) co
 }
 
 Resolved load_text(std::string_view json_text, const LoadOptions& options) {
-  SW_USER_CHECK(ConfigError, options.world_size >= 1, options.source, ": world size ",
-                options.world_size, " is too small; allowed: an integer >= 1");
   Draft draft;
   draft.options = options;
   const Value document = parse_json(json_text, options.source, &draft.problems);
+  return Resolved(resolve(document, std::move(draft)));
+}
+
+std::shared_ptr<const Resolved::State> resolve(const Value& document, Draft draft) {
+  const LoadOptions& options = draft.options;
+  SW_USER_CHECK(ConfigError, options.world_size >= 1, options.source, ": world size ",
+                options.world_size, " is too small; allowed: an integer >= 1");
   read_document(document, draft);
   check_and_derive(draft);
   if (!draft.autos.empty()) {
@@ -209,9 +220,10 @@ Resolved load_text(std::string_view json_text, const LoadOptions& options) {
   auto state = std::make_shared<Resolved::State>();
   state->config = make_config(draft.entries);
   state->options = options;
+  state->job = draft.job;
   state->entries = std::move(draft.entries);
   state->notes = std::move(draft.notes);
-  return Resolved(std::move(state));
+  return state;
 }
 
 std::vector<std::string> known_keys() {

@@ -79,8 +79,37 @@ struct OptimizerConfig {
   OptimizerParams params;
 };
 
+// Lists hold one value for all parameter groups, or one for each.
+struct SchedulerParams {
+  std::vector<double> lr_range_test_min_lr = {1e-3};
+  std::int64_t lr_range_test_step_size = 2000;
+  double lr_range_test_step_rate = 1;
+  bool lr_range_test_staircase = false;
+  std::vector<double> cycle_min_lr;
+  std::vector<double> cycle_max_lr;
+  double decay_lr_rate = 0;
+  std::int64_t cycle_first_step_size = 2000;
+  std::int64_t cycle_second_step_size = 0;     // 0: as many as the first
+  std::int64_t cycle_first_stair_count = 0;    // 0: no stairs
+  std::int64_t cycle_second_stair_count = -1;  // -1: as many as the first
+  std::int64_t decay_step_size = 0;            // 0: no decay
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8;
+  double cycle_max_mom = 0.9;
+  double decay_mom_rate = 0;
+  std::vector<double> warmup_min_lr = {0};
+  std::vector<double> warmup_max_lr;  // empty: the rate of the optimizer's first group
+  std::int64_t warmup_num_steps = 1000;
+  std::string warmup_type = "log";   // log, linear
+  std::int64_t total_num_steps = 0;  // WarmupDecayLR and WarmupCosineLR: always given
+  double warmup_min_ratio = 0;
+  double cos_min_ratio = 1e-4;
+  std::int64_t last_batch_iteration = -1;
+};
+
 struct SchedulerConfig {
-  std::string type;  // always "" in this version: asking for one is an error
+  std::string type;  // "WarmupLR", ...; "" when the configuration names none
+  SchedulerParams params;
 };
 
 // The section "shardwise".

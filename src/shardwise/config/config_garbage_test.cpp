@@ -1,11 +1,15 @@
 // Broken documents: whatever comes in, nothing but ConfigError comes out.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <random>
 #include <string>
 
 #include "shardwise/base/error.h"
 #include "shardwise/config/config.h"
+#include "shardwise/config/job.h"
+#include "shardwise/config/json_value.h"
 
 namespace shardwise::config {
 namespace {
@@ -117,6 +121,74 @@ TEST(Garbage, TenThousandMutantsGiveConfigErrorsOnly) {
   EXPECT_LT(valid, 5'000);
 }
 
+const char* const kValidJob = R"({
+  "model": {"config": {"model_type": "llama", "vocab_size": 256}, "load_weights": false},
+  "data": {"files": ["a/*.txt", "b.txt"], "held_out": 0.1, "tokenizer": "bytes",
+    "sequence_length": 128, "shuffle": true},
+  "training": {"steps": 100, "seed": 7, "evaluate_every": 10, "evaluate_samples": 5,
+    "output": "out", "save_weights": false, "sample_prompt": "Once", "sample_temperature": 0.5},
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, // c
+  "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5, "total_num_steps": 9}},
+  "train_batch_size": 32, "zero_optimization": {"stage": 3}
+})";
+
+void expect_sane(const Job& job) {
+  EXPECT_NE(job.model.path.empty(), job.model.config_json.empty());
+  EXPECT_FALSE(job.data.files.empty());
+  EXPECT_TRUE(job.data.held_out >= 0 && job.data.held_out < 1);
+  EXPECT_GE(job.data.sequence_length, 2);
+  EXPECT_GE(job.training.steps, 1);
+  EXPECT_GE(job.training.evaluate_every, 0);
+  EXPECT_GE(job.training.sample_tokens, 1);
+  EXPECT_FALSE(job.training.output.empty());
+  EXPECT_FALSE(job.engine.config().optimizer.type.empty());
+}
+
+// Whether this file is a job; what it throws must name the file.
+bool loads_job(const std::string& path, const std::vector<Override>& overrides) {
+  try {
+    expect_sane(load_job(path, overrides, {}));
+    return true;
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind(path, 0), 0U) << error.what();
+    return false;
+  }
+}
+
+// A file in memory, since a hundred thousand files on a disk take minutes.
+class MemoryFile {
+ public:
+  MemoryFile() : file_(::memfd_create("mutant", 0)) {}
+  ~MemoryFile() { ::close(file_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
+  void write(const std::string& text) const {
+    ASSERT_EQ(::ftruncate(file_, 0), 0);
+    ASSERT_EQ(::pwrite(file_, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  }
+
+ private:
+  int file_;
+};
+
+TEST(Garbage, HundredThousandMutantJobs) {
+  const MemoryFile file;
+  Mutator mutator(20240301);
+  int valid = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    // One in five is a sound document with broken overrides.
+    const bool override_only = i % 5 == 0;
+    file.write(override_only ? kValidJob : mutator.mutate(kValidJob));
+    std::vector<Override> overrides;
+    if (override_only) {
+      overrides = {{mutator.mutate("training.steps"), mutator.mutate("[12, {\"a\": 5}]")},
+                   {mutator.mutate("zero_optimization.stage"), mutator.mutate("2")}};
+    }
+    valid += loads_job(file.path(), overrides) ? 1 : 0;
+  }
+  EXPECT_GT(valid, 1'000);
+  EXPECT_LT(valid, 50'000);
+}
+
 TEST(Garbage, RandomBytes) {
   std::mt19937 random(7);
   for (int i = 0; i < 2'000; ++i) {
@@ -125,6 +197,43 @@ TEST(Garbage, RandomBytes) {
       c = static_cast<char>(random() % 256);
     }
     EXPECT_FALSE(loads(text));
+  }
+}
+
+// A NUL would cut what() short, a line break would forge lines of the message.
+TEST(Garbage, ControlCharactersAreVisibleInMessages) {
+  for (int c = 0; c <= 0x7F; c = c == 0x1F ? 0x7F : c + 1) {
+    const char escape[] = {
+        '\\', 'u', '0', '0', "01"[c / 16 == 1 || c / 16 == 7], "0123456789abcdef"[c % 16], 0};
+    const std::string code = c == 0x7F ? "\\u007f" : escape;
+    for (const std::string& document :
+         {"{\"train_batch_size\": 8, \"a" + code + "z\": 1}",
+          "{\"train_batch_size\": 8, \"fp16\": {\"a" + code + "z\": 1}}",
+          "{\"train_batch_size\": \"8" + code + "z\"}",
+          "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"a" + code + "z\"}}",
+          "{\"train_batch_size\": 8, \"scheduler\": {\"type\": \"a" + code + "z\"}}",
+          "{\"a" + code + "z\": {\"b\": 1, \"b\": 2}, \"train_batch_size\": 8}",
+          "{\"train_batch_size\": 8, \"a" + code + "z\": 1, \"a" + code + "z\": 1}"}) {
+      try {
+        load_text(document, {});
+        ADD_FAILURE() << document;
+      } catch (const ConfigError& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find('z'), std::string::npos) << document << ": " << text;
+        for (const char at : text) {
+          const bool ours = at == '\n' && text.find(" problems:\n") != std::string::npos;
+          EXPECT_TRUE((static_cast<unsigned char>(at) >= 0x20 && at != 0x7F) || ours) << text;
+        }
+      }
+    }
+  }
+  const std::string nul("a\0z", 3);
+  EXPECT_STREQ(visible(nul).c_str(), "a\\u0000z");
+  try {
+    load_file(nul, {});
+    ADD_FAILURE();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("a\\u0000z"), std::string::npos) << error.what();
   }
 }
 

@@ -414,7 +414,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("fp16": {"fp16_master_weights_and_grads": true})",
            R"("bf16": {"bf16_master_weights_and_grads": true})",
            R"("bf16": {"bf16_optimizer_states": true})",
-           R"("scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}})",
            R"("scheduler": {"type": "StepLR", "params": {"step_size": 10}})",
            R"("optimizer": {"type": "Lion"})",
            R"("optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 5}})",
@@ -460,7 +459,7 @@ TEST(Config, EachOfTheseAsksForAFeature) {
 }
 
 TEST(Config, HintsSayWhatToUseInstead) {
-  EXPECT_TRUE(contains(error_with(R"("scheduler": {"type": "WarmupLR"})"),
+  EXPECT_TRUE(contains(error_with(R"("scheduler": {"type": "StepLR"})"),
                        "pass a torch scheduler through initialize(lr_scheduler=)"));
   EXPECT_TRUE(contains(error_with(R"("optimizer": {"type": "lion"})"),
                        "optimizer.type: \"Lion\" is known, not available in this version of "

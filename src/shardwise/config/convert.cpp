@@ -58,6 +58,7 @@ std::string describe_type(const Shape& shape) {
                                    : "a list of " + join_or(quoted(shape.choices));
     case Type::kIntList: return concat("a list of ", count, "integers", describe_range(shape));
     case Type::kFloatList: return concat("a list of ", count, "numbers", describe_range(shape));
+    case Type::kFloatOrList: return concat("a number", describe_range(shape), " or a list of them");
     case Type::kObjectList: return "a list of objects";
     case Type::kAny: return "any value";
     default: return "an object";
@@ -75,8 +76,9 @@ std::string quotes_hint(const Shape& shape, const Value& given) {
   }
   char* end = nullptr;
   std::strtod(given.text.c_str(), &end);
-  const bool numeric = *end == '\0';
-  const bool wants_number = shape.type == Type::kInt || shape.type == Type::kFloat;
+  const bool numeric = end == given.text.c_str() + given.text.size();
+  const bool wants_number =
+      shape.type == Type::kInt || shape.type == Type::kFloat || shape.type == Type::kFloatOrList;
   std::string lower = given.text;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -190,6 +192,16 @@ std::string convert_list(const Shape& shape, const Value& given, Value& out, Con
   return "";
 }
 
+std::string convert_float_or_list(const Shape& shape, const Value& given, Value& out) {
+  if (!given.is_array()) {
+    return convert_float(shape, given, out);
+  }
+  if (given.items.empty()) {
+    return wrong(shape, given, "has no entries");
+  }
+  return convert_list(shape, given, out, convert_float);
+}
+
 bool means_infinity(const Value& value) {
   return (value.kind == Value::Kind::kFloat && std::isinf(value.number) && value.number > 0) ||
          value.is_string("inf") || value.is_string("Infinity");
@@ -230,6 +242,7 @@ std::string convert(const Shape& shape, const Value& given, Value& out) {
     case Type::kStringList: return convert_list(shape, given, out, convert_string);
     case Type::kIntList: return convert_list(shape, given, out, convert_int);
     case Type::kFloatList: return convert_list(shape, given, out, convert_float);
+    case Type::kFloatOrList: return convert_float_or_list(shape, given, out);
     case Type::kObjectList: out = given; return given.is_array() ? "" : wrong_kind(shape, given);
     case Type::kAny: out = given; return "";
     default: out = given; return given.is_object() ? "" : wrong_kind(shape, given);

@@ -20,6 +20,8 @@ struct Entry {
 
 struct Draft {
   LoadOptions options;
+  bool job = false;                       // a job file, which may have the sections of one
+  std::set<std::string> command_line;     // paths in the document that an override has set
   std::map<const Field*, Entry> entries;  // keys with a single value (no "*" and "[]")
   std::set<const Field*> broken;          // keys whose value is wrong already
   std::vector<std::string> problems;
@@ -31,6 +33,8 @@ struct Draft {
   const Entry& entry(std::string_view path) const;
   bool given(std::string_view path) const { return entry(path).given; }
   bool is_true(std::string_view path) const { return value(path).boolean; }
+  // Whether the document may have this key.
+  bool allows(const Field& field) const { return job || !field.of_job; }
   // Whether the values of all these keys are right so far.
   bool sound(std::initializer_list<std::string_view> paths) const;
   void derive(std::string_view path, Value value, const std::string& origin);
@@ -41,7 +45,8 @@ struct Draft {
 struct Resolved::State {
   Config config;
   LoadOptions options;
-  std::map<const Field*, Entry> entries;
+  bool job = false;
+  std::map<const Field*, Entry> entries;  // of all keys with a single value
   std::vector<std::string> notes;
 };
 
@@ -52,7 +57,18 @@ void read_document(const Value& document, Draft& draft);
 // Solves the batch sizes and other derived values and checks values against each other.
 void check_and_derive(Draft& draft);
 
+// What a job file lacks or contradicts, beyond the engine's configuration.
+void check_job(Draft& draft);
+
 // Copies the values of all bound keys into the structs.
 Config make_config(const std::map<const Field*, Entry>& entries);
+JobSections make_job_sections(const std::map<const Field*, Entry>& entries);
+
+// The dtype that gradients are summed in when the configuration does not say: fp32 where several
+// micro-batches make a step, else `model_dtype`.
+std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps);
+
+// All of the above for one document; one ConfigError with all that is wrong.
+std::shared_ptr<const Resolved::State> resolve(const Value& document, Draft draft);
 
 }  // namespace shardwise::config

@@ -76,6 +76,8 @@ Shape words(std::vector<std::string> values) {
   return make_shape(Type::kStringList, to_value(values));
 }
 
+Shape number_or_list(double value) { return make_shape(Type::kFloatOrList, Value::of(value)); }
+
 Shape integers(std::vector<std::int64_t> values) {
   Value list = Value::array();
   for (const std::int64_t value : values) {
@@ -146,6 +148,7 @@ bool Field::is_pattern() const {
 Value to_value(bool value) { return Value::of(value); }
 Value to_value(int value) { return Value::of(static_cast<std::int64_t>(value)); }
 Value to_value(std::int64_t value) { return Value::of(value); }
+Value to_value(std::uint64_t value) { return Value::of(static_cast<std::int64_t>(value)); }
 Value to_value(double value) { return Value::of(value); }
 Value to_value(const std::string& value) { return Value::of(value); }
 
@@ -161,9 +164,23 @@ Value to_value(const std::array<double, 2>& value) {
   return Value::array({Value::of(value[0]), Value::of(value[1])});
 }
 
+Value to_value(const std::vector<double>& value) {
+  if (value.size() <= 1) {
+    return value.empty() ? Value::null() : Value::of(value[0]);
+  }
+  Value list = Value::array();
+  for (const double item : value) {
+    list.items.push_back(Value::of(item));
+  }
+  return list;
+}
+
 void from_value(const Value& value, bool& out) { out = value.boolean; }
 void from_value(const Value& value, int& out) { out = static_cast<int>(value.integer); }
 void from_value(const Value& value, std::int64_t& out) { out = value.integer; }
+void from_value(const Value& value, std::uint64_t& out) {
+  out = static_cast<std::uint64_t>(value.integer);
+}
 void from_value(const Value& value, double& out) { out = value.as_double(); }
 void from_value(const Value& value, std::string& out) { out = value.text; }
 
@@ -178,6 +195,16 @@ void from_value(const Value& value, std::array<double, 2>& out) {
   out = {value.items.at(0).as_double(), value.items.at(1).as_double()};
 }
 
+void from_value(const Value& value, std::vector<double>& out) {
+  out.clear();
+  if (value.is_number()) {
+    out = {value.as_double()};
+  }
+  for (const Value& item : value.items) {
+    out.push_back(item.as_double());
+  }
+}
+
 Field& FieldList::add(std::string path, Shape shape, Status status, std::string doc) {
   Field& field = fields_.emplace_back();
   field.path = std::move(path);
@@ -189,6 +216,12 @@ Field& FieldList::add(std::string path, Shape shape, Status status, std::string 
 
 Field& FieldList::section(std::string path, std::string doc) {
   return add(std::move(path), make_null_shape(Type::kSection), Status::kSection, std::move(doc));
+}
+
+Field& FieldList::job_section(std::string path, std::string doc) {
+  Field& field = section(std::move(path), std::move(doc));
+  field.of_job = true;
+  return field;
 }
 
 Field& FieldList::checked(std::string path, Shape shape, std::string doc) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "shardwise/config/config.h"
+#include "shardwise/config/job.h"
 #include "shardwise/config/json_value.h"
 
 namespace shardwise::config {
@@ -32,11 +33,12 @@ enum class Type {
   kStringList,  // one string is taken as a list of one
   kIntList,
   kFloatList,
-  kObject,      // an object that is not looked into
-  kAny,         // any value, not looked into
-  kSection,     // an object whose keys are fields of their own
-  kMap,         // an object with free names; the fields of its values have "*" in their path
-  kObjectList,  // a list of objects; their fields have "[]" in their path
+  kFloatOrList,  // a number, or a list of numbers
+  kObject,       // an object that is not looked into
+  kAny,          // any value, not looked into
+  kSection,      // an object whose keys are fields of their own
+  kMap,          // an object with free names; the fields of its values have "*" in their path
+  kObjectList,   // a list of objects; their fields have "[]" in their path
 };
 
 enum class Status {
@@ -88,6 +90,7 @@ Shape integer(std::int64_t value);
 Shape number(double value);
 Shape text(const char* value);
 Shape words(std::vector<std::string> values);
+Shape number_or_list(double value);
 Shape integers(std::vector<std::int64_t> values);
 Shape one_of(std::vector<std::string> choices, const char* value);
 Shape dtype(const char* value);  // fp32, fp16, bf16 in all their spellings
@@ -110,7 +113,9 @@ struct Field {
   bool removed_upstream = false;       // newer DeepSpeed has no such key
   Presence presence = Presence::kNothing;  // kSection
   bool frameworks_write_it = false;        // kNoEffect: no note, since users did not choose it
-  std::function<void(Config&, const Value&)> store;  // empty: no struct member
+  bool of_job = false;                     // a key or section of job files alone
+  std::function<void(Config&, const Value&)> store;           // empty: no struct member
+  std::function<void(JobSections&, const Value&)> store_job;  // the same for keys of job files
   std::function<Value(const Config&)> load;
 
   Field& alias(std::string name);
@@ -131,17 +136,21 @@ struct Field {
 Value to_value(bool value);
 Value to_value(int value);
 Value to_value(std::int64_t value);
+Value to_value(std::uint64_t value);
 Value to_value(double value);
 Value to_value(const std::string& value);
 Value to_value(const std::vector<std::string>& value);
 Value to_value(const std::array<double, 2>& value);
+Value to_value(const std::vector<double>& value);  // one as a number, none as null
 void from_value(const Value& value, bool& out);
 void from_value(const Value& value, int& out);
 void from_value(const Value& value, std::int64_t& out);
+void from_value(const Value& value, std::uint64_t& out);  // the value is not negative
 void from_value(const Value& value, double& out);
 void from_value(const Value& value, std::string& out);
 void from_value(const Value& value, std::vector<std::string>& out);
 void from_value(const Value& value, std::array<double, 2>& out);
+void from_value(const Value& value, std::vector<double>& out);
 
 // The declarations. A declaring function returns the field for further settings.
 class FieldList {
@@ -159,6 +168,26 @@ class FieldList {
   Field& acts(std::string path, Shape shape, std::string doc, Member member) {
     Field& field = add(std::move(path), std::move(shape), Status::kActs, std::move(doc));
     return bind(field, member);
+  }
+
+  // A section of job files.
+  Field& job_section(std::string path, std::string doc);
+
+  // A key of job files: `member` is a generic function from JobSections to the member.
+  template <typename Member>
+  Field& job_key(std::string path, Shape shape, std::string doc, Member member) {
+    Field& field = add(std::move(path), std::move(shape), Status::kActs, std::move(doc));
+    field.of_job = true;
+    if (!field.shape.nullable) {
+      const JobSections defaults;
+      field.shape.default_value = to_value(member(defaults));
+    }
+    field.store_job = [member](JobSections& job, const Value& value) {
+      if (!value.is_null()) {
+        from_value(value, member(job));
+      }
+    };
+    return field;
   }
 
   // Connects a declared key with a struct member, which also gives the default.
@@ -218,5 +247,6 @@ void add_monitor_fields(FieldList& list);
 void add_tuning_fields(FieldList& list);
 void add_data_fields(FieldList& list);
 void add_compression_fields(FieldList& list);
+void add_job_fields(FieldList& list);
 
 }  // namespace shardwise::config

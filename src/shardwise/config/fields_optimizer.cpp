@@ -1,4 +1,4 @@
-// The optimizer and the learning-rate schedule.
+// The optimizer.
 #include "shardwise/config/field.h"
 #include "shardwise/config/optimizer_types.h"
 
@@ -93,49 +93,6 @@ void add_optimizer_fields(FieldList& list) {
        {"factor_max", number(4.0), "1-bit Lamb: largest correction of the ratio."},
        {"factor_min", number(0.5), "1-bit Lamb: smallest correction of the ratio."},
        {"factor_threshold", number(0.1), "1-bit Lamb: largest change of the correction."}});
-}
-
-void add_scheduler_fields(FieldList& list) {
-  list.section("scheduler", "The learning-rate schedule, unless one is passed to initialize().");
-  Field& type = list.unavailable("scheduler.type", text("").or_null(),
-                                 "LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, "
-                                 "WarmupCosineLR, or a class of torch.optim.lr_scheduler.");
-  FieldList::bind(type, SW_MEMBER(scheduler.type))
-      .instead("pass a torch scheduler through initialize(lr_scheduler=)");
-  list.section("scheduler.params", "Settings of the schedule; which ones depends on its type.");
-  Shape numbers;
-  numbers.type = Type::kAny;  // one number, or one for each parameter group
-  const auto per_group = [&](double value) {
-    numbers.default_value = Value::of(value);
-    numbers.nullable = true;
-    return numbers;
-  };
-  list.parts(
-      "scheduler.type", "scheduler.params.",
-      {{"lr_range_test_min_lr", per_group(1e-3), "LRRangeTest: first learning rate."},
-       {"lr_range_test_step_size", integer(2000).min(1), "LRRangeTest: steps of one interval."},
-       {"lr_range_test_step_rate", number(1.0), "LRRangeTest: growth in an interval."},
-       {"lr_range_test_staircase", boolean(false), "LRRangeTest: grow in stairs."},
-       {"cycle_min_lr", per_group(0.0).or_null(), "OneCycle: smallest learning rate."},
-       {"cycle_max_lr", per_group(0.0).or_null(), "OneCycle: largest learning rate."},
-       {"decay_lr_rate", number(0.0), "OneCycle: decay after the cycle."},
-       {"cycle_first_step_size", integer(2000).min(1), "OneCycle: steps upwards."},
-       {"cycle_second_step_size", integer(0).or_null().min(1), "OneCycle: steps downwards."},
-       {"cycle_first_stair_count", integer(0).null_too().min(0), "OneCycle: stairs upwards."},
-       {"cycle_second_stair_count", integer(0).or_null().min(0), "OneCycle: stairs downwards."},
-       {"decay_step_size", integer(0).min(0), "OneCycle: steps of one decay."},
-       {"cycle_momentum", boolean(true), "OneCycle: move the momentum against the rate."},
-       {"cycle_min_mom", number(0.8), "OneCycle: smallest momentum."},
-       {"cycle_max_mom", number(0.9), "OneCycle: largest momentum."},
-       {"decay_mom_rate", number(0.0), "OneCycle: decay of the momentum."},
-       {"warmup_min_lr", per_group(0.0), "Warmup: first learning rate."},
-       {"warmup_max_lr", per_group(1e-3), "Warmup: learning rate after the warm-up."},
-       {"warmup_num_steps", integer(1000).min(0), "Warmup: steps of the warm-up."},
-       {"warmup_type", one_of({"log", "linear"}, "log"), "Warmup: form of the warm-up."},
-       {"total_num_steps", integer(0).or_null().min(1), "WarmupDecayLR, Cosine: all steps."},
-       {"warmup_min_ratio", number(0.0), "WarmupCosineLR: first share of the rate."},
-       {"cos_min_ratio", number(1e-4), "WarmupCosineLR: last share of the rate."},
-       {"last_batch_iteration", integer(-1), "Step at which the schedule starts."}});
 }
 
 }  // namespace shardwise::config

@@ -193,7 +193,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& value) override {
     if (!stack_.back().seen.insert(value).second) {
-      duplicates_->push_back(concat(path_to(value), ": the key \"", value,
+      duplicates_->push_back(concat(path_to(visible(value)), ": the key \"", visible(value),
                                     "\" is given twice in the same object; keep one of them"));
     }
     stack_.back().key = std::move(value);
@@ -228,7 +228,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     std::string path;
     for (std::size_t i = 0; i + 1 < stack_.size(); ++i) {
       const Level& level = stack_[i];
-      path += level.value.is_array() ? concat("[", level.value.items.size(), "]") : level.key;
+      path +=
+          level.value.is_array() ? concat("[", level.value.items.size(), "]") : visible(level.key);
       path += stack_[i + 1].value.is_array() ? "" : ".";
     }
     return path + last;
@@ -268,6 +269,14 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 };
 
 }  // namespace
+
+bool is_utf8(std::string_view text) {
+  std::size_t at = 0;
+  for (std::size_t length = 1; at < text.size() && length > 0; at += length) {
+    length = utf8_length(text, at);
+  }
+  return at >= text.size();
+}
 
 Value parse_json(std::string_view text, const std::string& source,
                  std::vector<std::string>* duplicates) {

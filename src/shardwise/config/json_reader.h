@@ -15,6 +15,8 @@ inline constexpr int kMaxJsonDepth = 64;
 // Larger documents are refused: real ones have a few kilobytes.
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{4} << 20;
 
+bool is_utf8(std::string_view text);
+
 // Reads one JSON document: UTF-8, an optional byte-order mark, comments (//, /* */, #), trailing
 // commas, and Python's Infinity, -Infinity and NaN. Throws ConfigError that starts with `source`
 // and names line and column. A key that appears twice in an object is not fatal here: it is

@@ -22,24 +22,32 @@ std::string number_text(double value) {
   return looks_integer ? text + ".0" : text;
 }
 
+// The character, or its escape if it is a control character.
+void append_visible(std::string& out, char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  if (byte >= 0x20 && byte != 0x7F) {
+    out.push_back(c);
+    return;
+  }
+  switch (c) {
+    case '\n': out += "\\n"; break;
+    case '\t': out += "\\t"; break;
+    case '\r': out += "\\r"; break;
+    default: {
+      std::array<char, 8> buffer;
+      std::snprintf(buffer.data(), buffer.size(), "\\u%04x", static_cast<unsigned>(byte));
+      out += buffer.data();
+    }
+  }
+}
+
 void append_string(std::string& out, std::string_view text) {
   out.push_back('"');
   for (const char c : text) {
-    switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\t': out += "\\t"; break;
-      case '\r': out += "\\r"; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          std::array<char, 8> buffer;
-          std::snprintf(buffer.data(), buffer.size(), "\\u%04x", static_cast<unsigned>(c));
-          out += buffer.data();
-        } else {
-          out.push_back(c);
-        }
+    if (c == '"' || c == '\\') {
+      out.push_back('\\');
     }
+    append_visible(out, c);
   }
   out.push_back('"');
 }
@@ -170,6 +178,10 @@ const Value* Value::find(std::string_view name) const {
   return nullptr;
 }
 
+Value* Value::find(std::string_view name) {
+  return const_cast<Value*>(std::as_const(*this).find(name));
+}
+
 Value& Value::set(std::string name, Value value) {
   for (auto& [key, member] : members) {
     if (key == name) {
@@ -200,6 +212,14 @@ bool operator==(const Value& a, const Value& b) {
 std::string to_text(const Value& value, int indent) {
   std::string out;
   append_value(out, value, indent, 0);
+  return out;
+}
+
+std::string visible(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    append_visible(out, c);
+  }
   return out;
 }
 

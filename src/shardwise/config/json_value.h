@@ -42,6 +42,7 @@ struct Value {
 
   // The member with this name, or null pointer. Only for objects.
   const Value* find(std::string_view name) const;
+  Value* find(std::string_view name);
   // Sets a member, replacing one of the same name.
   Value& set(std::string name, Value value);
 };
@@ -54,6 +55,9 @@ std::string to_text(const Value& value, int indent = 0);
 
 // JSON text for messages: one line, cut to about 60 characters.
 std::string shorten(const Value& value);
+
+// Text for messages: control characters (NUL would cut a message short) as \n, \u0000, ...
+std::string visible(std::string_view text);
 
 // "an integer", "a string", ...: the kind for messages.
 const char* kind_name(const Value& value);

@@ -5,6 +5,7 @@
 #include "shardwise/config/convert.h"
 #include "shardwise/config/draft.h"
 #include "shardwise/config/optimizer_types.h"
+#include "shardwise/config/scheduler_types.h"
 #include "shardwise/config/suggest.h"
 
 namespace shardwise::config {
@@ -14,10 +15,10 @@ std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
-// Names in messages are cut to a readable length.
+// Names in messages are printable and cut to a readable length.
 std::string clip(const std::string& name) {
   constexpr std::size_t kMost = 80;
-  return name.size() <= kMost ? name : shorten(Value::of(name));
+  return name.size() <= kMost ? visible(name) : shorten(Value::of(name));
 }
 
 constexpr std::size_t kMostAdvice = 100;
@@ -50,7 +51,7 @@ class Walker {
       if (!is_new && node->last_name() != "*") {
         // The same name twice is reported by the reader.
         if (first->second != name) {
-          draft_.problem(concat(full, " and ", join(path, first->second),
+          draft_.problem(concat(full, " and ", join(path, clip(first->second)),
                                 " are two names of the same key; keep one of them"));
         }
         continue;
@@ -88,6 +89,11 @@ class Walker {
           concat(full, ": ", shorten(value), " is ", kind_name(value), "; allowed: an object"));
       return;
     }
+    if (node.field != nullptr && !draft_.allows(*node.field)) {
+      draft_.problem(concat(full, ": this section belongs to job files of `shardwise train`; an ",
+                            "engine's configuration does not have it, remove it"));
+      return;
+    }
     judge_section(node.field, value, full);
     walk(node, value, full);
   }
@@ -122,9 +128,19 @@ class Walker {
       walk_list(node, value, full);
     }
     if (!field.is_pattern()) {
-      draft_.entries[&field] = {std::move(value), concat("user (", draft_.options.source, ")"),
-                                true};
+      draft_.entries[&field] = {std::move(value), origin(full), true};
     }
+  }
+
+  std::string origin(const std::string& full) const {
+    // An override sets what it names and all inside.
+    for (std::size_t end = 0; end != std::string::npos;) {
+      end = full.find('.', end + 1);
+      if (draft_.command_line.count(full.substr(0, end)) > 0) {
+        return "command line";
+      }
+    }
+    return concat("user (", draft_.options.source, ")");
   }
 
   void walk_list(const Node& node, const Value& list, const std::string& full) {
@@ -187,8 +203,8 @@ class Walker {
     const int stage = value.boolean ? 1 : 0;
     draft_.note(
         concat(node.path, ": ", to_text(value), " is an old form; write {\"stage\": ", stage, "}"));
-    draft_.entries[&schema().field("zero_optimization.stage")] = {
-        to_value(stage), concat("user (", draft_.options.source, ")"), true};
+    draft_.entries[&schema().field("zero_optimization.stage")] = {to_value(stage),
+                                                                  origin(node.path), true};
   }
 
   void unknown(const Node& section, const std::string& name, const std::string& full) {
@@ -197,8 +213,8 @@ class Walker {
     }
     // Advice takes a search of all names; a document that is wrong throughout does without.
     const bool few = draft_.problems.size() + draft_.notes.size() < kMostAdvice;
-    const std::string text =
-        concat(full, ": unknown key", few ? "; " + advice(section, name) : std::string());
+    const std::string text = concat(full, ": unknown key",
+                                    few ? "; " + advice(section, name, draft_.job) : std::string());
     if (strict_) {
       draft_.problem(text);
     } else {
@@ -230,9 +246,10 @@ class Walker {
       return false;
     }
     Value name;
-    const Shape& types = schema().field("optimizer.type").shape;
-    const bool known = scheduler || convert(types, *type, name).empty();
-    return known && (scheduler || !is_available_optimizer(name.text));
+    const Shape& types = schema().field(scheduler ? "scheduler.type" : "optimizer.type").shape;
+    const bool known = convert(types, *type, name).empty();
+    return known &&
+           !(scheduler ? is_available_scheduler(name.text) : is_available_optimizer(name.text));
   }
 
   const Value& document_;
@@ -242,7 +259,8 @@ class Walker {
 
 void fill_defaults(Draft& draft) {
   for (const Field& field : schema().fields()) {
-    if (!field.is_section() && !field.is_pattern() && draft.entries.count(&field) == 0) {
+    const bool has_value = !field.is_section() && !field.is_pattern() && draft.allows(field);
+    if (has_value && draft.entries.count(&field) == 0) {
       draft.entries[&field] = {field.shape.default_value, "default", false};
     }
   }
@@ -285,6 +303,16 @@ Config make_config(const std::map<const Field*, Entry>& entries) {
     }
   }
   return config;
+}
+
+JobSections make_job_sections(const std::map<const Field*, Entry>& entries) {
+  JobSections job;
+  for (const auto& [field, entry] : entries) {
+    if (field->store_job) {
+      field->store_job(job, entry.value);
+    }
+  }
+  return job;
 }
 
 }  // namespace shardwise::config

@@ -92,7 +92,8 @@ constexpr const char* kTableHead =
     "| Key | Type | Default | Here | Meaning |\n|---|---|---|---|---|\n";
 
 std::string section_head(const Field& field) {
-  std::string text = concat("\n## ", field.path, "\n\n", field.doc, other_names(field));
+  std::string text =
+      concat(field.of_job ? "\n### " : "\n## ", field.path, "\n\n", field.doc, other_names(field));
   if (field.presence != Presence::kNothing) {
     text += field.presence == Presence::kOnUnlessDisabled
                 ? " Not available in this version: giving the section is an error unless its "
@@ -105,7 +106,25 @@ std::string section_head(const Field& field) {
   return text + "\n";
 }
 
-std::string top_name(const Field& field) { return split_path(field.path).front(); }
+// The section and the table of its keys.
+std::string section_text(const Node& node) {
+  std::string text = section_head(*node.field) + "\n" + kTableHead;
+  for (const Field& field : schema().fields()) {
+    if (split_path(field.path).front() == node.path && !field.is_section()) {
+      text += row(field);
+    }
+  }
+  return text;
+}
+
+constexpr const char* kJobHead = R"(
+## Job files of `shardwise train`
+
+A job file is a configuration with the three sections below in the same document; they are an error
+in any other configuration. It must name an optimizer. Relative paths are taken from the folder of
+the job file. `--set path=value` on the command line replaces a value before the file is checked:
+the value is JSON, or a string where it is none (`--set training.steps=100`).
+)";
 
 bool is_top_key(const Field& field) {
   return !field.is_section() && field.path.find('.') == std::string::npos;
@@ -121,14 +140,14 @@ std::string reference_markdown() {
     }
   }
   for (const auto& node : schema().root().children) {
-    if (is_top_key(*node->field)) {
-      continue;
+    if (!is_top_key(*node->field) && !node->field->of_job) {
+      page += section_text(*node);
     }
-    page += section_head(*node->field) + "\n" + kTableHead;
-    for (const Field& field : schema().fields()) {
-      if (top_name(field) == node->path && !field.is_section()) {
-        page += row(field);
-      }
+  }
+  page += kJobHead;
+  for (const auto& node : schema().root().children) {
+    if (node->field->of_job) {
+      page += section_text(*node);
     }
   }
   return page;

@@ -35,6 +35,18 @@ TEST(ReferencePage, EveryTableRowHasFiveCells) {
   }
 }
 
+TEST(ReferencePage, JobFilesComeLast) {
+  const std::string page = reference_markdown();
+  const std::size_t head = page.find("\n## Job files of `shardwise train`\n");
+  ASSERT_NE(head, std::string::npos);
+  EXPECT_EQ(page.find("\n## ", head + 1), std::string::npos);
+  for (const Field& field : schema().fields()) {
+    if (!field.is_section()) {
+      EXPECT_EQ(page.find("\n| `" + field.path + "` | ") > head, field.of_job) << field.path;
+    }
+  }
+}
+
 TEST(FieldList, EveryKeyIsDescribedAndHasItsReason) {
   for (const Field& field : schema().fields()) {
     EXPECT_FALSE(field.doc.empty()) << field.path;

@@ -50,6 +50,7 @@ Schema::Schema() {
   add_tuning_fields(list_);
   add_data_fields(list_);
   add_compression_fields(list_);
+  add_job_fields(list_);
   for (const Field& field : list_.fields()) {
     insert(field);
   }

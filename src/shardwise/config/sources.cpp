@@ -1,4 +1,7 @@
 // Where a document comes from: a file, or base64 text.
+#include "shardwise/config/sources.h"
+
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -18,23 +21,6 @@ bool is_there(const std::string& path) {
   return !path.empty() && path.find('\0') == std::string::npos && fs::exists(path, ignored);
 }
 
-std::string read_file(const std::string& path) {
-  SW_USER_CHECK(IoError, is_there(path), "configuration file \"", path,
-                "\" does not exist; check the path (the working directory is ",
-                fs::current_path().string(), ")");
-  std::error_code ignored;
-  SW_USER_CHECK(IoError, !fs::is_directory(path, ignored), "configuration file \"", path,
-                "\" is a directory; name the JSON file in it");
-  std::ifstream file(path, std::ios::binary);
-  SW_USER_CHECK(IoError, file.is_open(), "configuration file \"", path,
-                "\" cannot be opened; check its permissions");
-  std::string text(kMaxJsonBytes + 1, '\0');  // one more, so that a longer file is noticed
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  SW_USER_CHECK(IoError, !file.bad(), "configuration file \"", path, "\" cannot be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
-
 // A text for messages: printable, and not longer than a line.
 std::string excerpt(const std::string& text) {
   constexpr std::size_t kMost = 80;
@@ -47,10 +33,30 @@ std::string excerpt(const std::string& text) {
 
 }  // namespace
 
+std::string read_document_file(const std::string& path) {
+  SW_USER_CHECK(IoError, is_there(path), "configuration file \"", visible(path),
+                "\" does not exist; check the path (the working directory is ",
+                fs::current_path().string(), ")");
+  std::error_code ignored;
+  SW_USER_CHECK(IoError, !fs::is_directory(path, ignored), "configuration file \"", visible(path),
+                "\" is a directory; name the JSON file in it");
+  std::ifstream file(path, std::ios::binary);
+  SW_USER_CHECK(IoError, file.is_open(), "configuration file \"", visible(path),
+                "\" cannot be opened; check its permissions");
+  std::string text;
+  std::array<char, 16384> piece;
+  while (text.size() <= kMaxJsonBytes && file) {  // more, so that a longer file is noticed
+    file.read(piece.data(), piece.size());
+    text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  SW_USER_CHECK(IoError, !file.bad(), "configuration file \"", visible(path), "\" cannot be read");
+  return text;
+}
+
 Resolved load_file(const std::string& path, const LoadOptions& options) {
   LoadOptions named = options;
   named.source = path;
-  return load_text(read_file(path), named);
+  return load_text(read_document_file(path), named);
 }
 
 Resolved load_argument(const std::string& path_or_base64, const LoadOptions& options) {

@@ -26,26 +26,33 @@ int tolerance(std::size_t length) {
   return length <= 3 ? 1 : length <= 6 ? 2 : static_cast<int>(length / 3);
 }
 
-std::vector<std::string> names_of(const Node& section) {
+// Whether such a document may have this key.
+bool allowed(const Node& node, bool job) {
+  return job || node.field == nullptr || !node.field->of_job;
+}
+
+std::vector<std::string> names_of(const Node& section, bool job) {
   std::vector<std::string> names;
   for (const auto& [name, node] : section.by_name) {
-    if (name != "*" && name != "[]") {
+    if (name != "*" && name != "[]" && allowed(*node, job)) {
       names.push_back(name);
     }
   }
   return names;
 }
 
-void collect(const Node& node, std::vector<const Node*>& out) {
+void collect(const Node& node, bool job, std::vector<const Node*>& out) {
   for (const auto& child : node.children) {
-    out.push_back(child.get());
-    collect(*child, out);
+    if (allowed(*child, job)) {
+      out.push_back(child.get());
+      collect(*child, job, out);
+    }
   }
 }
 
-std::vector<const Node*> all_nodes() {
+std::vector<const Node*> all_nodes(bool job) {
   std::vector<const Node*> nodes;
-  collect(schema().root(), nodes);
+  collect(schema().root(), job, nodes);
   return nodes;
 }
 
@@ -65,9 +72,9 @@ std::string parent_path(const Node& node) {
 }
 
 // "stage belongs under zero_optimization", or "" when it exists nowhere or in too many places.
-std::string place_of(const Node& section, const std::string& key) {
+std::string place_of(const Node& section, const std::string& key, bool job) {
   std::vector<std::string> places;
-  for (const Node* node : all_nodes()) {
+  for (const Node* node : all_nodes(job)) {
     if (has_name(*node, key) && parent_path(*node) != section.path) {
       const std::string parent = parent_path(*node);
       places.push_back(parent.empty() ? "at the top level" : "under " + parent);
@@ -77,10 +84,10 @@ std::string place_of(const Node& section, const std::string& key) {
   return helpful ? concat(key, " belongs ", join_or(places)) : "";
 }
 
-std::string anywhere(const std::string& key) {
+std::string anywhere(const std::string& key, bool job) {
   std::vector<std::string> paths;
   std::vector<std::string> names;
-  for (const Node* node : all_nodes()) {
+  for (const Node* node : all_nodes(job)) {
     if (node->field != nullptr) {
       names.push_back(node->last_name());
       paths.push_back(node->path);
@@ -98,11 +105,13 @@ std::string anywhere(const std::string& key) {
   return found.empty() ? "" : concat("did you mean ", join_or(found), "?");
 }
 
-std::string listing(const Node& section) {
+std::string listing(const Node& section, bool job) {
   constexpr std::size_t kMostListed = 12;
   std::vector<std::string> names;
   for (const auto& child : section.children) {
-    names.push_back(child->last_name());
+    if (allowed(*child, job)) {
+      names.push_back(child->last_name());
+    }
   }
   std::string text = "known here: ";
   for (std::size_t i = 0; i < names.size() && i < kMostListed; ++i) {
@@ -168,27 +177,28 @@ std::vector<std::string> nearest(std::string_view name,
   return names;
 }
 
-std::string advice(const Node& section, const std::string& key) {
-  if (const Node* nested = key.find('.') == std::string::npos ? nullptr : schema().find(key)) {
+std::string advice(const Node& section, const std::string& key, bool job) {
+  const Node* nested = key.find('.') == std::string::npos ? nullptr : schema().find(key);
+  if (nested != nullptr && allowed(*nested, job)) {
     return concat("write it nested, as ", nested->last_name(), " inside ", parent_path(*nested));
   }
-  const std::vector<std::string> near = nearest(key, names_of(section));
+  const std::vector<std::string> near = nearest(key, names_of(section, job));
   std::string text = near.empty() ? "" : concat("did you mean ", join_or(near), "?");
   const bool same_name = !near.empty() && fold(near.front()) == fold(key);
-  const std::string place = same_name ? "" : place_of(section, key);
+  const std::string place = same_name ? "" : place_of(section, key, job);
   if (!place.empty()) {
     text = text.empty() ? place : concat(place, "; or ", text);
   }
-  text = text.empty() ? anywhere(key) : text;
-  return text.empty() ? listing(section) : text;
+  text = text.empty() ? anywhere(key, job) : text;
+  return text.empty() ? listing(section, job) : text;
 }
 
-std::string advice_for_path(std::string_view path) {
+std::string advice_for_path(std::string_view path, bool job) {
   const Node* section = &schema().root();
   for (const std::string& part : split_path(path)) {
     const auto found = section->by_name.find(part);
-    if (found == section->by_name.end()) {
-      return advice(*section, part);
+    if (found == section->by_name.end() || !allowed(*found->second, job)) {
+      return advice(*section, part, job);
     }
     section = found->second;
   }

@@ -17,11 +17,11 @@ int edit_distance(std::string_view a, std::string_view b);
 std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 // "did you mean stage?", "stage belongs under zero_optimization", ... for a key that `section` does
-// not have.
-std::string advice(const Node& section, const std::string& key);
+// not have. Only a `job` document has keys of job files.
+std::string advice(const Node& section, const std::string& key, bool job = false);
 
 // The same for a whole path that was asked for.
-std::string advice_for_path(std::string_view path);
+std::string advice_for_path(std::string_view path, bool job = false);
 
 // "a, b or c".
 std::string join_or(const std::vector<std::string>& parts);

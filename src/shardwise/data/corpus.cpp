@@ -1,0 +1,130 @@
+#include "shardwise/data/corpus.h"
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "shardwise/base/check.h"
+#include "shardwise/data/file_list.h"
+#include "shardwise/data/token_source.h"
+
+namespace shardwise::data {
+namespace {
+
+// `samples` windows of a run of tokens, from window `first` on.
+class WindowCorpus : public Corpus {
+ public:
+  struct Part {
+    std::int64_t first = 0;
+    std::int64_t samples = 0;
+    std::int64_t length = 0;
+  };
+
+  WindowCorpus(std::shared_ptr<const TokenSource> source, Part part, std::int64_t vocabulary)
+      : source_(std::move(source)), part_(part), vocabulary_(vocabulary) {}
+
+  std::int64_t size() const override { return part_.samples; }
+  std::int64_t length() const override { return part_.length; }
+  std::int64_t vocabulary() const override { return vocabulary_; }
+
+  void read(std::int64_t sample, std::span<std::int64_t> out) const override {
+    SW_CHECK(sample >= 0 && sample < part_.samples, "sample ", sample, " of ", part_.samples);
+    SW_CHECK_EQ(static_cast<std::int64_t>(out.size()), part_.length);
+    source_->read((part_.first + sample) * part_.length, out);
+  }
+
+ private:
+  std::shared_ptr<const TokenSource> source_;
+  Part part_;
+  std::int64_t vocabulary_;
+};
+
+std::shared_ptr<const TokenSource> open_all(const std::vector<std::string>& files,
+                                            const Tokenizer& tokenizer) {
+  std::vector<std::shared_ptr<const TokenSource>> sources;
+  sources.reserve(files.size());
+  for (const std::string& file : files) {
+    sources.push_back(open_source(file, tokenizer));
+  }
+  return join(std::move(sources), tokenizer.end_of_text());
+}
+
+// How many whole samples the files hold; at least one.
+std::int64_t count_samples(const TokenSource& source, std::int64_t length, const std::string& key) {
+  const std::int64_t samples = source.tokens() / length;
+  SW_USER_CHECK(ConfigError, samples >= 1, key, ": the files hold ", source.tokens(),
+                " tokens, fewer than the ", length,
+                " of one sample; add text or make data.sequence_length smaller");
+  return samples;
+}
+
+std::int64_t count_held_out(double share, std::int64_t samples) {
+  if (share == 0) {
+    return 0;
+  }
+  // The small summand keeps 0.29 of 100 samples at 29, which floating point makes 28.999.
+  const auto held = static_cast<std::int64_t>(
+      std::floor(share * static_cast<double>(samples) + 1e-6));
+  SW_USER_CHECK(ConfigError, held >= 1, "data.held_out: ", share, " of ", samples,
+                " samples is not one whole sample; it takes at least ",
+                1.0 / static_cast<double>(samples), ", or more text, or data.held_out_files");
+  SW_USER_CHECK(ConfigError, held < samples, "data.held_out: ", share, " of ", samples,
+                samples == 1 ? " sample" : " samples",
+                " leaves none to train on; make it smaller or add text");
+  return held;
+}
+
+void check_options(const CorpusOptions& options) {
+  SW_USER_CHECK(ConfigError, options.length >= 1, "data.sequence_length: a sample of ",
+                options.length, " tokens cannot be; it takes 1 or more");
+  SW_USER_CHECK(ConfigError, options.held_out >= 0 && options.held_out < 1, "data.held_out: ",
+                options.held_out, " is no share; it takes a number from 0 up to, not including, 1");
+  SW_USER_CHECK(ConfigError, options.held_out == 0 || options.held_out_files.empty(),
+                "data.held_out and data.held_out_files: give one of the two, not both");
+}
+
+// Evaluating on what was trained on would say nothing.
+void check_apart(const std::vector<std::string>& train, const std::vector<std::string>& held_out) {
+  std::set<std::filesystem::path> known;
+  for (const std::string& file : train) {
+    known.insert(std::filesystem::weakly_canonical(file));
+  }
+  for (const std::string& file : held_out) {
+    SW_USER_CHECK(ConfigError, !known.contains(std::filesystem::weakly_canonical(file)),
+                  "data.held_out_files: '", file, "' is in data.files too; take it out of one");
+  }
+}
+
+}  // namespace
+
+Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
+  check_options(options);
+  const std::vector<std::string> files = expand_files(options.files, "data.files");
+  std::vector<std::string> held_out_files;
+  if (!options.held_out_files.empty()) {
+    held_out_files = expand_files(options.held_out_files, "data.held_out_files");
+    check_apart(files, held_out_files);
+  }
+  const std::int64_t length = options.length;
+  const std::int64_t vocabulary = tokenizer.vocabulary_size();
+  const auto source = open_all(files, tokenizer);
+  const std::int64_t samples = count_samples(*source, length, "data.files");
+  const std::int64_t held = count_held_out(options.held_out, samples);
+  const auto part = [&](std::shared_ptr<const TokenSource> from, std::int64_t first,
+                        std::int64_t count) {
+    return std::make_shared<WindowCorpus>(std::move(from),
+                                          WindowCorpus::Part{first, count, length}, vocabulary);
+  };
+  Split split;
+  split.train = part(source, 0, samples - held);
+  if (held > 0) {
+    split.held_out = part(source, samples - held, held);
+  } else if (!held_out_files.empty()) {
+    const auto other = open_all(held_out_files, tokenizer);
+    split.held_out = part(other, 0, count_samples(*other, length, "data.held_out_files"));
+  }
+  return split;
+}
+
+}  // namespace shardwise::data

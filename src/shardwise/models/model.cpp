@@ -1,0 +1,97 @@
+#include "shardwise/models/model.h"
+
+#include <ATen/ATen.h>
+
+#include "shardwise/base/check.h"
+
+namespace shardwise::models {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;  // as Hugging Face marks positions without a target
+
+void check_tokens(const ModelConfig& config, const at::Tensor& tokens) {
+  SW_USER_CHECK(UsageError, tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+                "tokens must be int64 of shape [batch, seq]; these are ", tokens.scalar_type(),
+                " of shape ", tokens.sizes());
+  const std::int64_t sequence = tokens.size(1);
+  SW_USER_CHECK(UsageError, config.longest_sequence == 0 || sequence <= config.longest_sequence,
+                "a sequence of ", sequence, " tokens is longer than ", config.source, " allows (",
+                config.longest_sequence, "); use shorter sequences");
+}
+
+std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
+  return tensor.requires_grad() ? std::vector<at::Tensor>{tensor} : std::vector<at::Tensor>{};
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config, std::vector<std::unique_ptr<Layer>> layers)
+    : config_(std::move(config)), layers_(std::move(layers)) {}
+
+at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) const {
+  check_tokens(config_, tokens);
+  if (events != nullptr) {
+    events->begin_pass();
+  }
+  at::Tensor x = tokens;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int unit = static_cast<int>(i);
+    if (events != nullptr) {
+      const std::vector<at::Tensor> marked = events->before_forward(unit, tracked(x));
+      x = marked.empty() ? x : marked.front();
+    }
+    x = layers_[i]->forward(x, context_);
+    if (events != nullptr) {
+      events->after_forward(unit, {x});
+    }
+  }
+  return x;
+}
+
+at::Tensor Model::loss(const at::Tensor& tokens, const at::Tensor& targets,
+                       params::UnitEvents* events) const {
+  SW_USER_CHECK(UsageError, targets.sizes() == tokens.sizes(), "targets of shape ", targets.sizes(),
+                " do not fit tokens of shape ", tokens.sizes());
+  const at::Tensor scores = logits(tokens, events).flatten(0, 1).to(at::kFloat);
+  return at::cross_entropy_loss(scores, targets.flatten(), /*weight=*/{}, at::Reduction::Mean,
+                                kIgnored);
+}
+
+std::vector<NamedParameter> Model::parameters() const {
+  std::vector<NamedParameter> all;
+  for (const auto& layer : layers_) {
+    for (NamedParameter& parameter : layer->parameters()) {
+      all.push_back(std::move(parameter));
+    }
+  }
+  return all;
+}
+
+std::int64_t Model::parameter_count() const { return models::parameter_count(config_); }
+
+std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
+  std::vector<params::UnitSpec> specs;
+  for (const auto& layer : layers_) {
+    params::UnitSpec& spec = specs.emplace_back();
+    spec.name = layer->name();
+    for (NamedParameter& parameter : layer->parameters()) {
+      spec.parameters.push_back({.name = std::move(parameter.name),
+                                 .aliases = {},
+                                 .tensor = std::move(parameter.tensor),
+                                 .dtype = dtype,
+                                 .group = 0});
+    }
+  }
+  if (config_.tied) {
+    specs.front().parameters.front().aliases = {"lm_head.weight"};
+    specs.back().uses = {0};
+  }
+  return specs;
+}
+
+at::Tensor next_token_targets(const at::Tensor& tokens) {
+  const at::Tensor none = at::full({tokens.size(0), 1}, kIgnored, tokens.options());
+  return at::cat({tokens.slice(1, 1), none}, 1);
+}
+
+}  // namespace shardwise::models

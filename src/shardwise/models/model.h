@@ -1,0 +1,101 @@
+// Language models as ordered lists of layers: embedding, blocks, norm, head. Each layer is a unit
+// of the engine; the same list serves pipeline stages and inference.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardwise/models/model_config.h"
+#include "shardwise/params/unit.h"
+#include "shardwise/params/unit_events.h"
+
+namespace shardwise::models {
+
+// A parameter under its Hugging Face name, in Hugging Face's layout.
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// What a layer may need besides its input.
+struct PassContext {
+  bool training = false;  // dropout
+};
+
+// Computes one part of the model. Holds leaves that the engine may take over; forward reads them.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual std::string name() const = 0;  // "model.layers.3"
+  // In the order in which they should lie in memory (q, k, v adjacent; gate, up adjacent).
+  virtual std::vector<NamedParameter> parameters() const = 0;
+  // The first layer takes token ids [batch, seq] int64, the others hidden states
+  // [batch, seq, hidden]; the head returns logits [batch, seq, vocabulary].
+  virtual at::Tensor forward(const at::Tensor& input, const PassContext& context) const = 0;
+};
+
+// Several threads may compute with one model, each without `events` or with its own; set_training
+// and changes of parameters need them to pause.
+class Model {
+ public:
+  Model(ModelConfig config, std::vector<std::unique_ptr<Layer>> layers);
+  Model(Model&&) = default;
+  Model& operator=(Model&&) = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  void set_training(bool training) { context_.training = training; }
+
+  // Logits [batch, seq, vocabulary] of tokens [batch, seq] int64 on the parameters' device, in the
+  // parameters' dtype. `events` hears about every layer by its index; null: nobody listens. Throws
+  // UsageError for tokens of another dtype or shape and for more than config().longest_sequence.
+  at::Tensor logits(const at::Tensor& tokens, params::UnitEvents* events = nullptr) const;
+  // Mean over all targets but -100 of the cross-entropy (fp32 scalar, nats) of predicting targets
+  // [batch, seq] int64 at each position; NaN where all of them are -100, as torch has it. Use
+  // next_token_targets for language modelling. It is computed outside of all units.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
+                  params::UnitEvents* events = nullptr) const;
+
+  // Every parameter once; a tied head appears under the embedding's name only.
+  std::vector<NamedParameter> parameters() const;
+  std::int64_t parameter_count() const;
+  // One unit a layer, for the engine; `dtype` is the dtype to train in. A head that is tied to the
+  // embedding has no parameters of its own and lists the embedding's unit in `uses`.
+  std::vector<params::UnitSpec> units(at::ScalarType dtype) const;
+
+ private:
+  ModelConfig config_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  PassContext context_;
+};
+
+// [batch, seq]: the next token of each position, -100 at the last one, as Hugging Face's loss has
+// it.
+at::Tensor next_token_targets(const at::Tensor& tokens);
+
+// Random weights as Hugging Face initialises them (normal with initializer_range, GPT-2's scaled
+// residual projections, ones and zeros), the same for the same seed; fp32, on the CPU. Throws
+// DataError for a model that does not fit into this machine's memory, before allocating.
+Model make_model(const ModelConfig& config, std::uint64_t seed);
+
+// Weights and config.json from a Hugging Face folder, converted to fp32. A tied head may be stored
+// under either name or twice; folders of the model without its head (no "model." or "transformer."
+// before the names) can be read where the head is tied. Throws DataError that names file and tensor
+// for missing, superfluous or misshapen tensors, types that are no plain floating ones, and a tied
+// head that differs from the embedding; DataError and IoError as make_model and io do.
+Model load_model(const std::string& folder);
+
+// Writes config.json and safetensors in Hugging Face's layout and names; `weights` holds every
+// parameter by name (fp32, bf16, fp16 or fp64, on the CPU), for instance gathered by the engine.
+// config.json is config.document with the weights' dtype. Makes the folder where it is missing.
+// Throws UsageError where a parameter is missing, superfluous or misshapen, IoError.
+void save_model(const std::string& folder, const ModelConfig& config,
+                const std::vector<NamedParameter>& weights);
+
+}  // namespace shardwise::models

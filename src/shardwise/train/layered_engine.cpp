@@ -1,0 +1,132 @@
+#include "shardwise/train/layered_engine.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "shardwise/base/check.h"
+#include "shardwise/precision/loss_scale.h"
+
+namespace shardwise::train {
+namespace {
+
+// What all ranks must agree on.
+std::string settings_of(const config::Resolved& config, const models::Model& model) {
+  return concat(config.to_json(/*with_origins=*/false), "\nmodel = ", model.config().document);
+}
+
+}  // namespace
+
+LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank)
+    : model_(std::move(model)),
+      config_(config.config()),
+      rank_(rank),
+      rule_(optim::configured_rule(config_.optimizer)),
+      schedule_(optim::make_schedule(config_.scheduler)) {
+  model_.set_training(true);
+  const EngineOptions options{.config = config_,
+                              .device = rank_.device,
+                              .rule = rule_.rule,
+                              .with_momentum = rule_.with_momentum,
+                              .settings = settings_of(config, model_)};
+  core_ = std::make_unique<Engine>(options, rank_.channels,
+                                   model_.units(precision::dtype_of(config_.model_dtype())));
+}
+
+at::Tensor LayeredEngine::loss(const at::Tensor& tokens) {
+  return loss(tokens, models::next_token_targets(tokens));
+}
+
+at::Tensor LayeredEngine::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  return model_.loss(tokens.to(rank_.device), targets.to(rank_.device), &core_->driver());
+}
+
+at::Tensor LayeredEngine::logits(const at::Tensor& tokens) {
+  return model_.logits(tokens.to(rank_.device), &core_->driver());
+}
+
+void LayeredEngine::backward(const at::Tensor& loss) {
+  SW_USER_CHECK(UsageError, loss.numel() == 1 && loss.requires_grad(),
+                "backward() needs a scalar loss that was computed with gradients, not under "
+                "NoGradGuard");
+  try {
+    core_->scale_loss(loss, static_cast<double>(config_.batch.gradient_accumulation_steps))
+        .backward();
+  } catch (...) {
+    if (!core_->communication_failed()) {
+      core_->zero_grad();
+      micro_steps_ -= micro_steps_ % config_.batch.gradient_accumulation_steps;
+    }
+    throw;
+  }
+}
+
+bool LayeredEngine::step() {
+  ++micro_steps_;
+  if (micro_steps_ % config_.batch.gradient_accumulation_steps != 0) {
+    return false;
+  }
+  core_->step({scheduled_values()});
+  ++global_steps_;
+  unsettled_ = true;
+  return true;
+}
+
+void LayeredEngine::settle() {
+  if (unsettled_) {
+    unsettled_ = false;
+    skipped_steps_ += core_->last_result()->applied != 0 ? 0 : 1;
+  }
+}
+
+std::int64_t LayeredEngine::skipped_steps() {
+  settle();
+  return skipped_steps_;
+}
+
+optim::GroupValues LayeredEngine::scheduled_values() {
+  settle();
+  optim::GroupValues values = rule_.values;
+  if (schedule_) {
+    const std::int64_t iteration = global_steps_ - skipped_steps_ - 1;
+    const optim::ScheduleValues now = schedule_->values(iteration, {values.at("lr")});
+    values["lr"] = now.lr[0];
+    if (!now.momenta.empty() && rule_.rule == "adam") {
+      values["beta1"] = now.momenta[0];
+      values["beta2"] = optim::kOneCycleSecondBeta;
+    }
+  }
+  return values;
+}
+
+double LayeredEngine::lr() { return scheduled_values().at("lr"); }
+
+void LayeredEngine::sum_over_ranks(const at::Tensor& values) {
+  if (rank_.world_size > 1) {
+    const at::Tensor all = at::empty({rank_.world_size, values.numel()}, values.options());
+    rank_.channels.reduce->all_gather(all, values, "a sum over ranks")->wait();
+    values.copy_(all.sum(0));
+  }
+}
+
+std::vector<models::NamedParameter> LayeredEngine::weights() {
+  const at::NoGradGuard no_grad;
+  std::vector<models::NamedParameter> all;
+  for (const auto& unit : core_->registry().units()) {
+    core_->open_unit(unit->id);
+    if (rank_.rank == 0) {
+      for (const auto& segment : unit->segments) {
+        for (const params::Parameter& parameter : segment->parameters) {
+          all.push_back({parameter.name,
+                         parameter.tensor.detach().to(at::kCPU, parameter.tensor.scalar_type(),
+                                                      /*non_blocking=*/false, /*copy=*/true)});
+        }
+      }
+    }
+    core_->close_unit(unit->id);
+  }
+  return all;
+}
+
+}  // namespace shardwise::train

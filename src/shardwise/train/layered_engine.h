@@ -1,0 +1,86 @@
+// Trains a layered model without Python: the C++ counterpart of Python's shardwise.initialize.
+//
+//   train::LayeredEngine engine(models::make_model(shape, /*seed=*/0), config, rank);
+//   for (...) {
+//     engine.backward(engine.loss(tokens));   // [micro-batch, seq] int64
+//     engine.step();
+//   }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardwise/config/config.h"
+#include "shardwise/models/model.h"
+#include "shardwise/optim/configured_rule.h"
+#include "shardwise/optim/schedule.h"
+#include "shardwise/train/engine.h"
+#include "shardwise/train/rank.h"
+
+namespace shardwise::train {
+
+// Not thread-safe. Every rank calls the same functions in the same order: forward passes, steps and
+// weights() communicate.
+class LayeredEngine {
+ public:
+  // Takes over the model's parameters, on the rank's device and in the configuration's dtype.
+  // Collective; all ranks start with the first rank's weights. Throws UsageError where ranks differ
+  // in configuration or shape.
+  LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank);
+
+  // Switches dropout; training at first.
+  void set_training(bool training) { model_.set_training(training); }
+
+  // Mean cross-entropy (nats) of predicting each next token of tokens [batch, seq] int64, on any
+  // device; with `targets` [batch, seq] int64 of predicting those, -100: none. fp32 scalar.
+  at::Tensor loss(const at::Tensor& tokens);
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // [batch, seq, vocabulary] in the training dtype.
+  at::Tensor logits(const at::Tensor& tokens);
+
+  // Backward of a loss; divides by the accumulation steps and scales in fp16. After an error the
+  // gradients of the window are dropped.
+  void backward(const at::Tensor& loss);
+  // Ends a micro-batch. At the end of the accumulation window updates the weights and returns true.
+  bool step();
+
+  // Learning rate of the coming step. May wait for the last one on a GPU.
+  double lr();
+  // What the last step decided (norm, loss scale, whether it was applied); waits for it on a GPU.
+  // Null before the first.
+  const kernels::BoundaryResult* last_result() { return core_->last_result(); }
+  std::int64_t global_steps() const { return global_steps_; }  // skipped ones included
+  std::int64_t skipped_steps();
+
+  // Σ values over the ranks, in place; [n] fp32 on the rank's device.
+  void sum_over_ranks(const at::Tensor& values);
+  // Full weights in the training dtype on the CPU of rank 0, nothing elsewhere. Collective; holds
+  // one whole unit at a time on other ranks.
+  std::vector<models::NamedParameter> weights();
+
+  const models::Model& model() const { return model_; }
+  const Rank& rank() const { return rank_; }
+  Engine& core() { return *core_; }
+
+ private:
+  void settle();
+  optim::GroupValues scheduled_values();
+
+  models::Model model_;
+  config::Config config_;
+  Rank rank_;
+  optim::ConfiguredRule rule_;
+  std::unique_ptr<optim::Schedule> schedule_;  // null: constant
+  std::unique_ptr<Engine> core_;
+  std::int64_t micro_steps_ = 0;
+  std::int64_t global_steps_ = 0;
+  std::int64_t skipped_steps_ = 0;
+  bool unsettled_ = false;  // the outcome of the last step was not counted yet
+};
+
+}  // namespace shardwise::train

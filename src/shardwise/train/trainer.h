@@ -1,0 +1,54 @@
+// Carries out a job file: model, data, training loop, evaluation, weights at the end.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "shardwise/config/job.h"
+#include "shardwise/data/corpus.h"
+#include "shardwise/data/token_loader.h"
+#include "shardwise/data/tokenizer.h"
+#include "shardwise/monitor/monitor.h"
+#include "shardwise/train/layered_engine.h"
+
+namespace shardwise::train {
+
+// One a rank; all ranks construct and run it together.
+class Trainer {
+ public:
+  // Builds or loads the model and opens the data. Throws ConfigError (the job's keys), DataError or
+  // IoError (files) with what to change. Collective.
+  Trainer(const config::Job& job, const Rank& rank);
+
+  // Trains all steps and tells `sink`; on rank 0 weights are then in <training.output>/model.
+  // Collective.
+  void run(monitor::Sink& sink);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // A step whose numbers have not been read yet: reading them waits for a GPU.
+  struct PendingStep {
+    std::int64_t step;
+    at::Tensor loss;  // [1] fp32, mean over this rank's micro-batches
+    double lr;
+    Clock::time_point end;
+  };
+
+  monitor::RunInfo describe() const;
+  void train_step(std::int64_t step, monitor::Sink& sink);
+  void report_pending(monitor::Sink& sink);
+  void evaluate_now(std::int64_t step, monitor::Sink& sink);
+  void write_sample(monitor::Sink& sink);
+  void save_weights();
+
+  config::Job job_;
+  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  data::Split corpus_;
+  std::unique_ptr<data::TokenLoader> loader_;
+  std::unique_ptr<LayeredEngine> engine_;
+  std::optional<PendingStep> pending_;
+  Clock::time_point begin_, previous_;
+};
+
+}  // namespace shardwise::train

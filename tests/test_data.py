@@ -1,0 +1,221 @@
+"""Tokenizers against the library ``tokenizers``, and the loader from Python."""
+
+import json
+
+import pytest
+import shardwise
+import tokenizers
+import torch
+from tokenizer_files import assigned, bytes_document, documents, lines, pieces_document
+
+NAMES = (
+    "gpt2",
+    "gpt2 with a blank in front",
+    "llama3",
+    "qwen",
+    "o200k",
+    "deepseek",
+    "starcoder",
+    "llama2",
+    "mistral",
+    "t5 like",
+    "gemma",
+    "odd tokens, llama3",
+    "odd tokens, lower case",
+    "odd tokens, llama2",
+    "odd tokens, mistral",
+    "end of word",
+    "subword prefix",
+)
+LINES = 10_000
+
+
+def both(folder, text: str):
+    path = folder / "tokenizer.json"
+    path.write_text(text, encoding="utf-8")
+    return shardwise.Tokenizer(str(path)), tokenizers.Tokenizer.from_str(text)
+
+
+def assert_same(ours, theirs, texts) -> list[list[int]]:
+    expected = [e.ids for e in theirs.encode_batch(list(texts), add_special_tokens=False)]
+    for text, ids in zip(texts, expected, strict=True):
+        assert ours.encode(text) == ids, repr(text)
+    return expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_and_text_are_those_of_tokenizers(name, tmp_path):
+    ours, theirs = both(tmp_path, documents()[name])
+    assert ours.vocabulary_size >= theirs.get_vocab_size(with_added_tokens=True)
+    expected = assert_same(ours, theirs, lines(LINES, 2))
+    for skip in (False, True):
+        decoded = theirs.decode_batch(expected, skip_special_tokens=skip)
+        for ids, text in zip(expected, decoded, strict=True):
+            assert ours.decode(ids, skip_special=skip) == text, ids
+
+
+def test_every_name_is_tested():
+    assert set(NAMES) == set(documents())
+
+
+def test_whole_files_and_random_ids(tmp_path):
+    """Long texts, and ids in an order that no text gives."""
+    generator = torch.Generator().manual_seed(1)
+    for name in ("llama3", "llama2", "odd tokens, llama3", "end of word"):
+        ours, theirs = both(tmp_path, documents()[name])
+        assert_same(ours, theirs, ["\n".join(lines(2000, 3)), "x" * 20_000, " " * 20_000, "é\n" * 99])
+        for _ in range(200):
+            ids = torch.randint(ours.vocabulary_size, (20,), generator=generator).tolist()
+            assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
+
+
+# Since Unicode 16.
+NEWLY_ALPHABETIC = (*range(0x363, 0x370), 0xF82, 0xF83)
+SPLITS = (
+    r"\s",
+    r"\S+",
+    r"\w",
+    r"[^\w]",
+    r"\d",
+    r"[\D\s]",
+    r"\h",
+    r"\b",
+    r"\v",
+    r"[[:alpha:]]",
+    r"[[:^space:]\n]",
+    r"\p{Han}",
+    r"\p{^Greek}",
+    r"\P{Letter}",
+    r"\p{Alnum}",
+    r"[\p{L}&&[^a-zé]]",
+    r"[^\s&&[^\n]]",
+    r"(?m:a.)",
+    r"^.",
+    r".$",
+    r"a{,2}?b?",
+    r"(?i:ǆ|k|σ|ß)",
+    r"",
+)
+
+
+@pytest.mark.parametrize("expression", SPLITS)
+def test_expressions_mean_the_same(expression, tmp_path):
+    """Every character, between two that mostly do not match."""
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Removed"}
+    ours, theirs = both(tmp_path, pieces_document({**split, "invert": False}))
+    new = () if "l" not in expression else NEWLY_ALPHABETIC
+    text = "".join(f"a{chr(c)}a\n" for c in range(0x20000) if assigned(c) and c not in new)
+    assert_same(ours, theirs, [text[i : i + 4000] for i in range(0, len(text), 4000)])
+
+
+PRE_TOKENIZERS = (
+    {"type": "Digits", "individual_digits": True},
+    {"type": "Digits", "individual_digits": False},
+    {"type": "Whitespace"},
+    {"type": "WhitespaceSplit"},
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": False},
+    {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
+    {"type": "Metaspace", "replacement": "a", "prepend_scheme": "never", "split": True},
+    *({"type": "Punctuation", "behavior": b} for b in ("Isolated", "Removed", "MergedWithNext")),
+    *(
+        {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+        for behavior in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+        for invert in (False, True)
+        for pattern in ({"String": "a"}, {"Regex": r"[a ]|x*"})
+    ),
+)
+
+
+def test_pre_tokenizers_cut_the_same(tmp_path):
+    text = "".join(f"a{chr(c)} " for c in range(0x20000) if assigned(c))
+    texts = [text[i : i + 5000] for i in range(0, len(text), 5000)]
+    for pre_tokenizer in PRE_TOKENIZERS:
+        ours, theirs = both(tmp_path, pieces_document(pre_tokenizer))
+        assert_same(ours, theirs, texts if pre_tokenizer["type"] != "Split" else lines(500, 5))
+
+
+NORMALIZERS = (
+    *({"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents")),
+    {"type": "ByteLevel"},
+    {"type": "Strip", "strip_left": True, "strip_right": False},
+    {"type": "Strip", "strip_left": False, "strip_right": True},
+    {"type": "Replace", "pattern": {"Regex": r"\s+|é"}, "content": "__"},
+    {"type": "Replace", "pattern": {"String": "e"}, "content": ""},
+    {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Prepend", "prepend": "é "}]},
+)
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS, ids=lambda n: n["type"])
+def test_normalizers_write_the_same(normalizer, tmp_path):
+    ours, theirs = both(tmp_path, bytes_document(normalizer=normalizer))
+    alone = [chr(c) for c in range(0x20000) if assigned(c)]
+    texts = ["".join(alone[i : i + 50]) for i in range(0, len(alone), 50)]
+    texts += ["".join(alone[i : i + 2000 : 40]) for i in range(0, len(alone), 500)]
+    assert_same(ours, theirs, [*texts, *lines(1000, 4), " \t a b \u3000"])
+
+
+def test_bytes_that_are_no_utf8(tmp_path):
+    ours, theirs = both(tmp_path, documents()["gpt2"])
+    for broken in (b"a\xffb", b"\xe2\x82", b"\xf0\x9f\x98a", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5"):
+        assert ours.encode(broken) == theirs.encode(broken.decode(errors="replace")).ids
+    tokens = shardwise.Tokenizer("bytes")
+    assert tokens.encode(b"\xff\x00a") == [255, 0, 97]
+    assert tokens.decode_bytes([255, 0, 97]) == b"\xff\x00a"
+    assert tokens.end_of_text is None and tokens.vocabulary_size == 256
+
+
+def test_end_of_text(tmp_path):
+    ours, _ = both(tmp_path, documents()["llama2"])
+    assert ours.end_of_text == 2  # </s>
+    fingerprint = ours.fingerprint
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<s>"}}))
+    ours = shardwise.Tokenizer(str(tmp_path))
+    assert ours.end_of_text == 1
+    assert ours.fingerprint not in (0, fingerprint)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<none>"}))
+    with pytest.raises(shardwise.DataError, match="eos_token"):
+        shardwise.Tokenizer(str(tmp_path))
+
+
+REFUSED = (
+    ({"truncation": {"max_length": 5}}, "truncation"),
+    ({"normalizer": {"type": "Nmt"}}, "normalizer.type"),
+    ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": ""}}, "String"),
+    ({"pre_tokenizer": {"type": "BertPreTokenizer"}}, "pre_tokenizer.type"),
+    ({"decoder": {"type": "WordPiece"}}, "decoder.type"),
+    ({"post_processor": {"type": "Other"}}, "post_processor.type"),
+    ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "model.type"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, r"model.merges\[0\]"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "model.dropout"),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "new": 1}}, "model.new"),
+    ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "model.vocab.a"),
+    ({"added_tokens": [{"content": "x", "id": 999}]}, r"added_tokens\[0\].id"),
+    ({"extra": 1}, "extra"),
+)
+
+
+@pytest.mark.parametrize("changes, field", REFUSED)
+def test_refusals_name_file_and_field(changes, field, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(bytes_document(**changes))
+    with pytest.raises(shardwise.DataError, match=f"tokenizer.json: .*{field}"):
+        shardwise.Tokenizer(str(path))
+
+
+@pytest.mark.parametrize(
+    "expression", ["(", "(a)\\1", "(?<n>a)", "a{2}+", "a{2}?", "[a", "\\K", "\\xff", "\\p{Nothing}"]
+)
+def test_expressions_that_are_refused(expression, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated"}
+    path.write_text(bytes_document(pre_tokenizer=split))
+    with pytest.raises(shardwise.DataError, match="tokenizer.json: pre_tokenizer.pattern.Regex"):
+        shardwise.Tokenizer(str(path))
+
+
+def test_no_search_without_end(tmp_path):
+    split = {"type": "Split", "pattern": {"Regex": r"(a+)+$"}, "behavior": "Isolated"}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(bytes_document(pre_tokenizer=split))
+    with pytest.raises(shardwise.DataError, match="Regex"):
+        shardwise.Tokenizer(str(path)).encode("a" * 60 + "b")
