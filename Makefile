@@ -25,7 +25,7 @@ BUILD = build/$(PRESET)-py$$($(PY) -c 'import sys; print("%d.%d" % sys.version_i
 # Two builds of one folder at a time would spoil its log.
 NINJA = flock $(BUILD)/.lock $(VENV)/bin/ninja -C $(BUILD) $(if $(JOBS),-j$(JOBS))
 
-.PHONY: venv configure build quickstart quickstart-short test test-cpp test-full test-gpu sanitize \
+.PHONY: venv configure build products quickstart quickstart-short test test-cpp test-full test-gpu sanitize \
         lint format wheel clean
 
 venv:
@@ -41,7 +41,11 @@ configure: venv
 build: configure
 	@$(NINJA) all stage
 
-quickstart quickstart-short: build
+# The library, the Python module and the programs without the tests.
+products: configure
+	@$(NINJA) stage
+
+quickstart quickstart-short: products
 	@$(PY) $(QUICKSTART)/corpus.py $(QUICKSTART)/output
 	$(VENV)/bin/shardwise train $(QUICKSTART)/job.json --ranks 2 $(QUICKSTART_ARGS)
 	@$(PY) $(QUICKSTART)/judge.py $(QUICKSTART)/output

@@ -1,12 +1,16 @@
 """Tokenizers against the library ``tokenizers``, and the loader from Python."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import shardwise
 import tokenizers
 import torch
 from tokenizer_files import assigned, bytes_document, documents, lines, pieces_document
+
+import shardwise
 
 NAMES = (
     "gpt2",
@@ -63,7 +67,9 @@ def test_whole_files_and_random_ids(tmp_path):
     generator = torch.Generator().manual_seed(1)
     for name in ("llama3", "llama2", "odd tokens, llama3", "end of word"):
         ours, theirs = both(tmp_path, documents()[name])
-        assert_same(ours, theirs, ["\n".join(lines(2000, 3)), "x" * 20_000, " " * 20_000, "é\n" * 99])
+        assert_same(
+            ours, theirs, ["\n".join(lines(2000, 3)), "x" * 20_000, " " * 20_000, "é\n" * 99]
+        )
         for _ in range(200):
             ids = torch.randint(ours.vocabulary_size, (20,), generator=generator).tolist()
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
@@ -119,7 +125,13 @@ PRE_TOKENIZERS = (
     *({"type": "Punctuation", "behavior": b} for b in ("Isolated", "Removed", "MergedWithNext")),
     *(
         {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
-        for behavior in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+        for behavior in (
+            "Removed",
+            "Isolated",
+            "MergedWithPrevious",
+            "MergedWithNext",
+            "Contiguous",
+        )
         for invert in (False, True)
         for pattern in ({"String": "a"}, {"Regex": r"[a ]|x*"})
     ),
@@ -219,3 +231,63 @@ def test_no_search_without_end(tmp_path):
     path.write_text(bytes_document(pre_tokenizer=split))
     with pytest.raises(shardwise.DataError, match="Regex"):
         shardwise.Tokenizer(str(path)).encode("a" * 60 + "b")
+
+
+def test_loader_goes_on_with_other_ranks(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(bytes(range(240)))
+    corpus, none = shardwise.open_corpus([str(path)], shardwise.Tokenizer("bytes"), length=4)
+    assert (len(corpus), corpus.length, corpus.vocabulary, none) == (60, 4, 256, None)
+    assert corpus[59].tolist() == [236, 237, 238, 239]
+
+    def samples(loaders, steps):
+        return [
+            int(batch[0] // 4) for _ in range(steps) for loader in loaders for batch in next(loader)
+        ]
+
+    def make(ranks, **options):
+        return [shardwise.TokenLoader(corpus, 2, (rank, ranks), **options) for rank in range(ranks)]
+
+    whole = samples(make(1, seed=3), 30)
+    assert sorted(whole) == list(range(60)) and whole != sorted(whole)
+    first, second = make(3, seed=3), make(2)
+    taken = samples(first, 4)
+    for loader in second:
+        loader.load_state_dict(first[0].state_dict())
+    assert taken + samples(second, 9) == whole
+    assert next(second[0]).dtype == torch.int64 and next(second[0]).shape == (2, 4)
+    assert samples(make(1, shuffle=False), 2) == [0, 1, 2, 3]
+    with pytest.raises(shardwise.ConfigError, match="micro-batch"):
+        make(31)
+
+
+def test_held_out(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("x" * 100)
+    tokens = shardwise.Tokenizer("bytes")
+    train, held = shardwise.open_corpus([str(path)], tokenizer=tokens, length=10, held_out=0.2)
+    assert (len(train), len(held)) == (8, 2)
+    with pytest.raises(IndexError):
+        held[2]
+
+
+def test_tokenize_command(tmp_path):
+    """The program writes what the library ``tokenizers`` gives."""
+    program = Path(sys.executable).with_name("shardwise")
+    ours, theirs = both(tmp_path, documents()["qwen"])
+    texts = [text for text in lines(300, 6) if text.strip()]
+    source, output = tmp_path / "a.jsonl", tmp_path / "a.tokens"
+    source.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    arguments = ["data", "tokenize", "--tokenizer", str(tmp_path), "--output", str(output)]
+    options = ["--document-per", "jsonl", "--jsonl-field=body", str(source)]
+    done = subprocess.run([program, *arguments, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = [e.ids for e in theirs.encode_batch(texts, add_special_tokens=False)]
+    joined = [i for ids in expected for i in [ours.end_of_text, *ids]][1:]
+    corpus, _ = shardwise.open_corpus([str(output)], ours, length=1)
+    assert [int(corpus[i]) for i in range(len(corpus))] == joined
+    assert f"{sum(map(len, expected))} tokens, {len(texts)} documents" in done.stdout
+    wrong = subprocess.run(
+        [program, *arguments, "--documents-per", "x"], capture_output=True, text=True
+    )
+    assert wrong.returncode == 64 and "did you mean --document-per" in wrong.stderr

@@ -34,7 +34,7 @@ def launch(script: str, *arguments: str, launcher: str = "shardwise launch") -> 
 
 
 @pytest.mark.timeout(300)
-def test_quickstart_for_twenty_steps(tmp_path):
+def test_quickstart_in_python_for_twenty_steps(tmp_path):
     text = launch("quickstart/train.py", "--steps", "20", "--output", str(tmp_path))
     assert "20/20" in text and "ETA" in text and "not judged" in text
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -1,9 +1,12 @@
 """The engine on CUDA with NCCL. One process with forced collectives, two where two GPUs exist."""
 
+import sys
 import time
 from itertools import product
+from pathlib import Path
 
 import models
+import native_front
 import parity
 import pytest
 import reference
@@ -62,6 +65,27 @@ def test_parity_on_one_gpu(case, gpu_pool, truth):
 @pytest.mark.parametrize("stage,dtype", EVERY_STAGE_AND_DTYPE)
 def test_every_stage_and_dtype(stage, dtype, gpu_pool, truth):
     check(Case(stage, "gpt2", dtype, 1, 1, True), gpu_pool, truth)
+
+
+def native(ranks, folder, truth):
+    """The native front with one process a GPU; cases that need no launcher of the machine."""
+    own = Path(sys.executable).parent / "shardwise"
+    program = own if own.exists() else native_front.PROGRAMS / "shardwise"
+    rows = pairwise({**FACTORS, "model": ["gpt2", "llama"]})
+    cover = [Case(**row, ranks=ranks) for row in rows]
+    records = native_front.run(cover, folder, (program, "launch", "-n", str(ranks)), FORCED)
+    for case, record in records.items():
+        native_front.check(case, record, truth)
+
+
+@one_gpu
+def test_native_front_on_one_gpu(tmp_path, truth):
+    native(1, tmp_path, truth)
+
+
+@two_gpus
+def test_native_front_on_two_gpus(tmp_path, truth):
+    native(2, tmp_path, truth)
 
 
 @two_gpus

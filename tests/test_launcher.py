@@ -423,6 +423,23 @@ def test_killed_rank_ends_the_others_even_if_they_refuse(job):
     assert "memory" in block[-1]
 
 
+def test_the_cause_may_end_after_those_who_lost_it(job):
+    """A Python rank that fails closes its connections before it has ended."""
+    script = job.script("if rank == 0: sys.exit(75)\ntime.sleep(1)\nsys.exit(7)")
+    code, _, err = job.launch(2, script)
+    assert code == 7
+    assert "rank 1 (pid" in last_block(err)[0] and "exited with code 7" in last_block(err)[0]
+    assert re.search(r"rank 0 \(pid \d+\) exited with code 75 at nearly the same time", err)
+
+
+def test_a_rank_that_ended_early_is_named(job):
+    script = job.script("if rank == 1: sys.exit(0)\ntime.sleep(0.5)\nsys.exit(75)")
+    code, _, err = job.launch(2, script)
+    assert code == 75
+    assert "rank 1 had ended normally before: all ranks must run the same number of steps" in err
+    assert "rank 0 (pid" in last_block(err)[0]
+
+
 def test_crash_is_the_cause_though_another_rank_gave_up_just_before(job):
     script = job.script(
         SAY_PID + "while not (os.path.exists('pid_0') and open('pid_0').read()): pass\n"

@@ -214,7 +214,7 @@ def test_upcast_attention_is_the_same_number(tmp_path):
     check_equal(reference, _C.Model.load(str(tmp_path)), tokens_of(reference, 20))
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
 @pytest.mark.parametrize("rope", ROPES)
 def test_rope_scaling(model_type, rope, tmp_path):
     changes = {"rope_parameters": ROPES[rope], "head_dim": 8}

@@ -19,8 +19,8 @@ def warm_up(n, steps, form):
 
 
 def expected_warmup(n, base, low, high, steps, form):
-    high = base[0] if high is None else high
-    return [low + (high - low) * warm_up(max(n, 0), steps, form) for _ in base]
+    ends = base if high is None else [high] * len(base)
+    return [low + (end - low) * warm_up(max(n, 0), steps, form) for end in ends]
 
 
 def expected_decay(n, base, low, high, steps, form, total):

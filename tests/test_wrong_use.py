@@ -536,3 +536,103 @@ def rank_recovers_from_an_exception(stage):
 @STAGES
 def test_an_exception_of_the_user_passes_through(stage, pool):
     pool.run(rank_recovers_from_an_exception, stage, ranks=2)
+
+
+# Hints
+
+
+def rank_names_that_deepspeed_has():
+    import shardwise
+
+    with make_engine(models.build("mlp"), config(1)) as engine:
+        assert "state_dict" in message_of(AttributeError, lambda: engine.save_checkpoint("x"))
+        assert "no attribute" in message_of(AttributeError, lambda: engine.no_such_thing)
+        assert not hasattr(engine, "train_batch")
+    assert "initialize()" in message_of(AttributeError, lambda: shardwise.zero.Init)
+    assert "not available" in message_of(AttributeError, lambda: shardwise.init_inference)
+    assert "no attribute" in message_of(AttributeError, lambda: shardwise.nonsense)
+
+
+def test_missing_names_of_deepspeed_are_explained(pool):
+    pool.run(rank_names_that_deepspeed_has, ranks=1)
+
+
+def rank_float_inputs():
+    settings = {**config(1), "bf16": {"enabled": True}}
+    with make_engine(models.build("mlp"), settings) as engine:
+        message = message_of(RuntimeError, lambda: engine(**samples()))
+        assert "torch.float32" in message and ".to(torch.bfloat16)" in message
+        engine(**{key: value.bfloat16() for key, value in samples().items()})
+
+
+def test_inputs_in_another_dtype_are_explained(pool):
+    pool.run(rank_float_inputs, ranks=1)
+
+
+def rank_schedule_class():
+    schedule = torch.optim.lr_scheduler.StepLR
+    with pytest.raises(TypeError, match="step_size"):
+        make_engine(models.build("mlp"), config(0), lr_scheduler=schedule)
+
+
+def test_a_schedule_class_is_called(pool):
+    pool.run(rank_schedule_class, ranks=1)
+
+
+def rank_says(what):
+    """What rank 0 prints during a piece of training."""
+    import contextlib
+    import io
+    import tempfile
+
+    with tempfile.TemporaryFile() as file, contextlib.redirect_stderr(io.StringIO()) as python:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)  # lines of the C++ core
+        try:
+            what()
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+        file.seek(0)
+        return file.read().decode() + python.getvalue()
+
+
+def overflow():
+    settings = {**config(1), "fp16": {"enabled": True, "initial_scale_power": 24}}
+    with make_engine(models.build("mlp"), settings) as engine:
+        engine.backward(engine(**{k: v.half() for k, v in samples().items()}))
+        engine.step()
+        assert not engine.was_step_applied()
+
+
+def forgotten_gradients():
+    with make_engine(models.build("mlp"), config(1, accumulation=2)) as engine:
+        for _ in range(2):
+            engine.zero_grad()
+            engine.backward(engine(**samples()))
+            engine.step()
+
+
+def nothing_sharded():
+    settings = config(3)
+    settings["zero_optimization"].pop("stage3_param_persistence_threshold")
+    make_engine(models.build("mlp"), settings).destroy()
+
+
+def two_optimizers():
+    model = models.build("mlp")
+    make_engine(model, config(0), optimizer=torch.optim.SGD(model.parameters(), lr=1)).destroy()
+
+
+SAID = {
+    overflow: ["step skipped", "at loss scale 1.67", "the scale is now"],
+    forgotten_gradients: ["zero_grad() in the middle"],
+    nothing_sharded: ["stage3_param_persistence_threshold = 100000"],
+    two_optimizers: ["initialize(optimizer=) is used", "AdamW"],
+}
+
+
+@pytest.mark.parametrize("what", SAID, ids=lambda what: what.__name__)
+def test_what_surprises_is_said(what, pool):
+    (text,) = pool.run(rank_says, what, ranks=1)
+    assert all(words in text for words in SAID[what]), text

@@ -6,7 +6,16 @@ import random
 import unicodedata
 from functools import cache
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -27,13 +36,14 @@ DEEPSEEK = (
 
 WORDS = (
     "the of and training model tokens gradient don't we'll I'M they'VE naïve café cafe\u0301 "
-    "Zu\u0308rich Straße ΔΟΚΙΜΗ δοκιμή привет Мир ёлка е\u0308лка שלום שָׁלוֹם مرحبا العَرَبِيَّة नमस्ते हिन्दी "
+    "Zu\u0308rich Straße ΔΟΚΙΜΗ δοκιμή привет Мир ёлка е\u0308лка שלום שָׁלוֹם مرحبا "
+    "العَرَبِيَّة नमस्ते हिन्दी "
     "สวัสดีชาวโลก こんにちは カタカナ 漢字 中文字符 你好，世界 안녕하세요 "
     "\u1112\u1161\u11ab\u1100\u1173\u11af ﬁligree ① ½ ² Ⅷ ㎏ ｆｕｌｌ İstanbul ǅ "
     "def f(x): return x**2 != 3; // /* <html> a->b::c && || {} [] \\n 0x1F 3.14e-5 12345678 "
     "٠١٢٣ ०१२३ ๐๑๒ 👩\u200d👩\u200d👧\u200d👦 👍🏽 🇩🇪 🏳\ufe0f\u200d🌈 e\u0301\u0323 q\u0307\u0323 "
     "_x__y ... --- !!! ?? \u2026 \u2014 «» “quoted” <|endoftext|> <s> </s> <mask> [MASK] <X> x <x>y"
-).split()
+)
 SPACES = [" ", " ", " ", " ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", "\u00a0", "\u3000", "\u2009"]
 SPACES += ["\u0085", "\u200b", "\u180e", "\u2028", "\v", "\x1c", "", ""]
 ADDED = ["<|endoftext|>", "<s>", "</s>", "<mask>", "[MASK]", "<X>", "\u2581", "<0x41>", "<unk>"]
@@ -54,12 +64,13 @@ def assigned(code: int) -> bool:
 @cache
 def lines(count: int, seed: int) -> tuple[str, ...]:
     generator = random.Random(seed)
+    words = WORDS.split()
     characters = [[chr(c) for c in range(*block) if assigned(c)] for block in BLOCKS]
 
     def part() -> str:
         kind = generator.random()
         if kind < 0.6:
-            return generator.choice(WORDS)
+            return generator.choice(words)
         if kind < 0.7:
             return generator.choice(ADDED)
         if kind < 0.8:
@@ -93,18 +104,12 @@ def byte_level(split: str | None, normalizer=None, before=(), **options) -> Toke
     tokenizer.normalizer = normalizer
     steps = list(before)
     if split is not None:
-        steps.append(pre_tokenizers.Split(pre_tokenizers_regex(split), "isolated"))
+        steps.append(pre_tokenizers.Split(Regex(split), "isolated"))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     return train(tokenizer, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"])
-
-
-def pre_tokenizers_regex(text: str):
-    from tokenizers import Regex
-
-    return Regex(text)
 
 
 def sentencepiece(normalizer, pre_tokenizer, decoder) -> Tokenizer:
@@ -154,15 +159,18 @@ def with_odd_tokens(tokenizer: Tokenizer, **changes) -> dict:
 def word_level_suffix() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.Strip()]
+        [
+            normalizers.NFD(),
+            normalizers.Lowercase(),
+            normalizers.StripAccents(),
+            normalizers.Strip(),
+        ]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=False)]
     )
     tokenizer.decoder = decoders.BPEDecoder("</w>")
-    return train(
-        tokenizer, special_tokens=["<unk>"], end_of_word_suffix="</w>", limit_alphabet=150
-    )
+    return train(tokenizer, special_tokens=["<unk>"], end_of_word_suffix="</w>", limit_alphabet=150)
 
 
 def subword_prefix() -> Tokenizer:
@@ -187,8 +195,8 @@ def documents() -> dict[str, str]:
     llama2 = sentencepiece(prepend, None, fallback_decoder(1))
     digits = pre_tokenizers.Digits(individual_digits=True)
     cjk = [
-        pre_tokenizers.Split(pre_tokenizers_regex(r"\p{N}{1,3}"), "isolated"),
-        pre_tokenizers.Split(pre_tokenizers_regex(r"[一-龥\u3040-ゟ゠-ヿ]+"), "isolated"),
+        pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
+        pre_tokenizers.Split(Regex(r"[一-龥\u3040-ゟ゠-ヿ]+"), "isolated"),
     ]
     first = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}
     lower = normalizers.Sequence([normalizers.NFKD(), normalizers.Lowercase()])

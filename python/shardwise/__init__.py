@@ -24,22 +24,32 @@ from shardwise.arguments import add_config_arguments  # noqa: E402
 from shardwise.engine import Engine  # noqa: E402
 from shardwise.initialization import initialize  # noqa: E402
 from shardwise.process_groups import init_distributed  # noqa: E402
+from shardwise.token_data import Corpus, Tokenizer, TokenLoader, open_corpus  # noqa: E402
+from shardwise.unavailable import PACKAGE, missing  # noqa: E402
 
 __version__ = _C.version
 
 __all__ = [
     "CommunicationError",
     "ConfigError",
+    "Corpus",
     "DataError",
     "Engine",
     "InternalError",
     "IoError",
+    "TokenLoader",
+    "Tokenizer",
     "UsageError",
     "__version__",
     "add_config_arguments",
     "comm",
     "init_distributed",
     "initialize",
+    "open_corpus",
     "utils",
     "zero",
 ]
+
+
+def __getattr__(name: str):
+    raise missing(name, PACKAGE, "shardwise")

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
 from shardwise.console import log, log_step
 from shardwise.optimizers import ShardedOptimizer
+from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
 
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # A parameter group that moves nothing, for trainable parameters outside of the user's groups.
 IDLE_GROUP = {
     "adam": {
@@ -43,6 +46,7 @@ class Progress:
     had_backward: bool = False  # in the present micro-batch
     inside_no_sync: bool = False
     warned_no_sync: bool = False
+    warned_zero_grad: bool = False
     boundary_override: bool | None = None
     # Arguments for the schedule while the outcome of the last step is not known; else None.
     unsettled: dict[str, Any] | None = None
@@ -83,7 +87,27 @@ class Engine(ConfigAccessors, nn.Module):
         if self.config_value("fp16.auto_cast"):
             inputs = _cast(inputs, torch.float16)
             kwargs = _cast(kwargs, torch.float16)
-        return self.module(*inputs, **kwargs)
+        try:
+            return self.module(*inputs, **kwargs)
+        except RuntimeError as error:
+            hint = self._dtype_hint((inputs, kwargs)) if "dtype" in str(error) else ""
+            if not hint:
+                raise
+            raise _C.UsageError(f"{error}. {hint}") from error
+
+    def _dtype_hint(self, arguments: Any) -> str:
+        """What may be wrong when an operation refused to mix dtypes."""
+        leaves = pytree.tree_leaves(arguments)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        wanted = DTYPES[self.resolved_config.model_dtype]
+        if found <= {wanted}:
+            return ""
+        others = ", ".join(str(dtype) for dtype in found - {wanted})
+        return (
+            f"The parameters are {wanted} as the configuration says, but the inputs are {others}: "
+            f"cast floating-point inputs and targets with .to({wanted})"
+        )
 
     def backward(
         self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
@@ -123,7 +147,8 @@ class Engine(ConfigAccessors, nn.Module):
             raise _C.UsageError("step() was called inside no_sync(): leave the context first")
         if not self._wiring.ended and not self._progress.had_backward:
             raise _C.UsageError(
-                "step() was called without backward(): call engine.backward(loss) first"
+                "step() was called without engine.backward(loss) since the last step or "
+                "zero_grad(); loss.backward() does not count in this version"
             )
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
@@ -191,7 +216,15 @@ class Engine(ConfigAccessors, nn.Module):
             self._lr_scheduler.step(**schedule_arguments)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of the present accumulation window."""
+        """Forgets the gradients of the present accumulation window. Not needed after a step."""
+        if self.micro_steps % self.gradient_accumulation_steps() and not (
+            self._progress.warned_zero_grad
+        ):
+            self._progress.warned_zero_grad = True
+            log(
+                "zero_grad() in the middle of an accumulation window drops the gradients of its "
+                "earlier micro-batches; step() clears them by itself"
+            )
         self._core.zero_grad()
         self._progress.had_backward = False
 
@@ -419,9 +452,9 @@ class Engine(ConfigAccessors, nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             module = self.__dict__.get("_modules", {}).get("module")
-            if module is None or not hasattr(module, name):
-                raise
-            return getattr(module, name)
+            if module is not None and hasattr(module, name):
+                return getattr(module, name)
+            raise missing(name, ENGINE, "engine") from None
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         raise _C.UsageError(
@@ -444,13 +477,9 @@ class Engine(ConfigAccessors, nn.Module):
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(_cast(item, dtype) for item in value)
-    if type(value) is dict:
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    return value
+    return pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value
+    )
 
 
 def _count(value: Any) -> int:

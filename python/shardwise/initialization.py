@@ -152,7 +152,7 @@ def _make_engine(
 
 
 def _make_schedule(lr_scheduler: Any, optimizer: ShardedOptimizer | None) -> Any:
-    if hasattr(lr_scheduler, "step"):
+    if hasattr(lr_scheduler, "step") and not isinstance(lr_scheduler, type):
         return lr_scheduler
     if not callable(lr_scheduler):
         raise _C.UsageError(

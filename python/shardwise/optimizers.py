@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shardwise import _C
+from shardwise.console import log
 
 # torch's optimizers that the engine carries out itself, and its rule for each.
 RULES = {torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.SGD: "sgd"}
@@ -120,6 +121,11 @@ def make_optimizer(
                 f"parameters, but it is a {type(optimizer).__name__}"
             )
         optimizer = optimizer(groups)
+    if config.optimizer_type:
+        log(
+            f"initialize(optimizer=) is used; the configuration's optimizer, "
+            f"{config.optimizer_type}, is not"
+        )
     return _from_torch(optimizer, model)
 
 

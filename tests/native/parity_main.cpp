@@ -2,7 +2,8 @@
 //
 // CASES.json is a list of {"model": folder, "data": safetensors with step0, step1, ... [samples,
 // length] int64, "config": the engine's configuration, "ranks", "accumulation", "steps",
-// "output": safetensors to write}. The ranks are threads of this process. The output holds
+// "output": safetensors to write}. The ranks are threads of this process on the CPU; started by a
+// launcher, this process is one rank of all cases, on a GPU where there is one. The output holds
 // "losses", "norms", "applied" [steps] (fp64), "gradient.<name>" of the last step before the update
 // and "weight.<name>" after it, fp32.
 #include <ATen/ATen.h>
@@ -47,25 +48,22 @@ void add_gradients(train::LayeredEngine& engine, Record& record) {
   const auto& parameters = engine.core().registry().parameters();
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
     record["gradient." + parameters[i].parameter().name] =
-        engine.core().full_tensor(i, "gradient").to(at::kFloat).contiguous();
+        engine.core().full_tensor(i, "gradient").to(at::kCPU, at::kFloat).contiguous();
   }
 }
 
 // One rank's part; `record` is filled on the first one.
-void train_rank(const Case& work, const comm::ShardChannels& channels, Record& record) {
-  const train::Rank rank{.rank = channels.gather->rank(),
-                         .world_size = work.ranks,
-                         .device = at::kCPU,
-                         .channels = channels};
+void train_rank(const Case& work, const train::Rank& rank, Record& record) {
   const auto config = config::load_text(work.config, {.world_size = work.ranks});
   train::LayeredEngine engine(models::load_model(work.model), config, rank);
   const auto data = io::Safetensors::open(work.data);
+  const auto here = at::TensorOptions(rank.device);
   at::Tensor losses = at::zeros({work.steps}, at::kDouble);
   at::Tensor norms = losses.clone();
   at::Tensor applied = losses.clone();
   for (std::int64_t step = 0; step < work.steps; ++step) {
     const auto micro_batches = samples(data, step).chunk(work.ranks * work.accumulation);
-    at::Tensor sum = at::zeros({1});
+    at::Tensor sum = at::zeros({1}, here);
     for (std::int64_t index = 0; index < work.accumulation; ++index) {
       const at::Tensor loss = engine.loss(micro_batches[index * work.ranks + rank.rank]);
       engine.backward(loss);
@@ -88,12 +86,25 @@ void train_rank(const Case& work, const comm::ShardChannels& channels, Record& r
   record["applied"] = applied;
 }
 
-void run(const Case& work) {
+void run_as_threads(const Case& work) {
   std::vector<Record> records(work.ranks);
   comm::run_ranks(work.ranks, [&](const comm::ShardChannels& channels) {
-    train_rank(work, channels, records[channels.gather->rank()]);
+    const int rank = channels.gather->rank();
+    train_rank(work, {rank, work.ranks, at::kCPU, channels}, records[rank]);
   });
   write(records[0], work.output);
+}
+
+void run_as_one_rank(const std::vector<Case>& cases, const config::LaunchEnvironment& environment) {
+  const auto first =
+      config::load_text(cases.at(0).config, {.world_size = environment.world_size});
+  const train::Rank rank =
+      train::join_job(environment, config::read_settings(), first.config());
+  for (const Case& work : cases) {
+    Record record;
+    train_rank(work, rank, record);
+    if (rank.rank == 0) write(record, work.output);
+  }
 }
 
 std::vector<Case> read_cases(const char* path) {
@@ -114,13 +125,17 @@ std::vector<Case> read_cases(const char* path) {
 }  // namespace shardwise
 
 int main(int, char** argv) {
-  for (const auto& work : shardwise::read_cases(argv[1])) {
-    try {
-      shardwise::run(work);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s: %s\n", work.output.c_str(), error.what());
-      return 1;
+  try {
+    const auto cases = shardwise::read_cases(argv[1]);
+    const auto environment = shardwise::config::read_launch_environment();
+    if (environment.present) {
+      shardwise::run_as_one_rank(cases, environment);
+      return 0;
     }
+    for (const auto& work : cases) shardwise::run_as_threads(work);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
-  return 0;
 }

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from shardwise import _C
+from shardwise.unavailable import ZERO, missing
 
 __all__ = ["GatheredParameters"]
 
@@ -44,3 +45,7 @@ def _units_by_engine(params: list[torch.Tensor]) -> list[tuple]:
             units = found.setdefault(id(engine), (engine, set()))[1]
             units.add(engine.unit_of(owner[1]))
     return [(engine, sorted(units)) for engine, units in found.values()]
+
+
+def __getattr__(name: str):
+    raise missing(name, ZERO, "shardwise.zero")

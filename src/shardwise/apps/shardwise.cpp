@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"launch", "start the ranks of a job on this machine", run_launch},
     {"train", "train a model as a job file says, without Python", run_train},
     {"config", "check or print a configuration file, or print the reference", run_config},
+    {"data", "make token files of text files", run_data},
     {"env", "show what was found: torch, CUDA, NCCL, Gloo, CPU features, kernels", run_environment},
 };
 

@@ -63,6 +63,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("version") = SW_VERSION;
   shardwise::bindings::register_errors(module);
   shardwise::bindings::register_config(module);
+  shardwise::bindings::register_data(module);
   shardwise::bindings::register_engine(module);
   shardwise::bindings::register_schedules(module);
   shardwise::bindings::register_models(module);

@@ -98,7 +98,7 @@ struct SchedulerParams {
   double cycle_max_mom = 0.9;
   double decay_mom_rate = 0;
   std::vector<double> warmup_min_lr = {0};
-  std::vector<double> warmup_max_lr;  // empty: the rate of the optimizer's first group
+  std::vector<double> warmup_max_lr;  // empty: the optimizer's own rates
   std::int64_t warmup_num_steps = 1000;
   std::string warmup_type = "log";   // log, linear
   std::int64_t total_num_steps = 0;  // WarmupDecayLR and WarmupCosineLR: always given

@@ -70,8 +70,8 @@ void add_warmup_params(FieldList& list) {
             "WarmupLR, WarmupDecayLR: first learning rate.",
             SW_MEMBER(scheduler.params.warmup_min_lr));
   list.acts(p + "warmup_max_lr", number_or_list(0).or_null().min(0),
-            "WarmupLR, WarmupDecayLR: learning rate after the warm-up; null: that of the "
-            "optimizer's first group. WarmupDecayLR takes 0.001 when the key is not given.",
+            "WarmupLR, WarmupDecayLR: learning rate after the warm-up; null: the "
+            "optimizer's own. WarmupDecayLR takes 0.001 when the key is not given.",
             SW_MEMBER(scheduler.params.warmup_max_lr))
       .derived();
   list.acts(p + "warmup_num_steps", integer(0).min(0),

@@ -25,8 +25,8 @@ AddedToken read_token(const io::JsonView& view) {
   token.special = view.boolean_or("special", false);
   token.normalized = view.boolean_or("normalized", !token.special);
   if (token.content.size() > kMostBytes) {
-    view.at("content").fail(concat("has ", token.content.size(), " bytes; ", kMostBytes,
-                                   " are allowed"));
+    view.at("content").fail(
+        concat("has ", token.content.size(), " bytes; ", kMostBytes, " are allowed"));
   }
   return token;
 }

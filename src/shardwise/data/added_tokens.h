@@ -23,10 +23,10 @@ struct AddedToken {
   std::string content;
   std::string decoded;  // what it stands for in decode(): normalized where that is looked for
   std::uint32_t id = 0;
-  bool single_word = false;  // only where no word character touches it
+  bool single_word = false;             // only where no word character touches it
   bool lstrip = false, rstrip = false;  // takes the white space beside it
-  bool normalized = false;   // is looked for in normalized text
-  bool special = false;      // left out by decode() on request
+  bool normalized = false;              // is looked for in normalized text
+  bool special = false;                 // left out by decode() on request
 };
 
 // Immutable; safe to use from several threads.

@@ -157,10 +157,10 @@ bool BpeModel::add_bytes(std::string_view text, std::vector<Symbol>& symbols) co
 std::vector<BpeModel::Symbol> BpeModel::symbols(std::string_view word) const {
   std::vector<Symbol> made;
   made.reserve(word.size());
-  std::optional<std::uint32_t> pending;  // an unknown token that may grow
+  bool pending = false;  // an unknown token that may grow
   const auto flush = [&] {
-    if (pending) made.push_back({*pending});
-    pending.reset();
+    if (pending) made.push_back({unknown_id()});
+    pending = false;
   };
   std::string affixed;
   for (std::size_t at = 0; at < word.size();) {
@@ -180,7 +180,7 @@ std::vector<BpeModel::Symbol> BpeModel::symbols(std::string_view word) const {
       continue;  // an unknown token that is pending comes later, as in Hugging Face's code
     } else if (has_unknown_) {
       if (!fuse_unknown_) flush();
-      pending = unknown_id();
+      pending = true;
     }
   }
   flush();

@@ -64,8 +64,8 @@ std::int64_t count_held_out(double share, std::int64_t samples) {
     return 0;
   }
   // The small summand keeps 0.29 of 100 samples at 29, which floating point makes 28.999.
-  const auto held = static_cast<std::int64_t>(
-      std::floor(share * static_cast<double>(samples) + 1e-6));
+  const auto held =
+      static_cast<std::int64_t>(std::floor(share * static_cast<double>(samples) + 1e-6));
   SW_USER_CHECK(ConfigError, held >= 1, "data.held_out: ", share, " of ", samples,
                 " samples is not one whole sample; it takes at least ",
                 1.0 / static_cast<double>(samples), ", or more text, or data.held_out_files");
@@ -78,8 +78,9 @@ std::int64_t count_held_out(double share, std::int64_t samples) {
 void check_options(const CorpusOptions& options) {
   SW_USER_CHECK(ConfigError, options.length >= 1, "data.sequence_length: a sample of ",
                 options.length, " tokens cannot be; it takes 1 or more");
-  SW_USER_CHECK(ConfigError, options.held_out >= 0 && options.held_out < 1, "data.held_out: ",
-                options.held_out, " is no share; it takes a number from 0 up to, not including, 1");
+  SW_USER_CHECK(ConfigError, options.held_out >= 0 && options.held_out < 1,
+                "data.held_out: ", options.held_out,
+                " is no share; it takes a number from 0 up to, not including, 1");
   SW_USER_CHECK(ConfigError, options.held_out == 0 || options.held_out_files.empty(),
                 "data.held_out and data.held_out_files: give one of the two, not both");
 }
@@ -113,8 +114,8 @@ Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
   const std::int64_t held = count_held_out(options.held_out, samples);
   const auto part = [&](std::shared_ptr<const TokenSource> from, std::int64_t first,
                         std::int64_t count) {
-    return std::make_shared<WindowCorpus>(std::move(from),
-                                          WindowCorpus::Part{first, count, length}, vocabulary);
+    return std::make_shared<WindowCorpus>(std::move(from), WindowCorpus::Part{first, count, length},
+                                          vocabulary);
   };
   Split split;
   split.train = part(source, 0, samples - held);

@@ -16,14 +16,25 @@ namespace {
 
 class SequenceDecoder : public Decoder {
  public:
-  explicit SequenceDecoder(std::vector<std::unique_ptr<const Decoder>> parts)
-      : parts_(std::move(parts)) {}
+  SequenceDecoder(std::vector<std::unique_ptr<const Decoder>> parts, std::string place)
+      : parts_(std::move(parts)), place_(std::move(place)) {}
   void decode(std::vector<std::string>& tokens) const override {
-    for (const auto& part : parts_) part->decode(tokens);
+    const std::size_t before = size_of(tokens);
+    for (const auto& part : parts_) {
+      part->decode(tokens);
+      check_growth(before, size_of(tokens), place_);
+    }
   }
 
  private:
+  static std::size_t size_of(const std::vector<std::string>& tokens) {
+    std::size_t size = 0;
+    for (const std::string& token : tokens) size += token.size();
+    return size;
+  }
+
   std::vector<std::unique_ptr<const Decoder>> parts_;
+  std::string place_;
 };
 
 class ByteLevelDecoder : public Decoder {
@@ -200,21 +211,21 @@ Made make_sequence(const io::JsonView& view) {
   for (const io::JsonView& part : view.at("decoders").items()) {
     parts.push_back(make_decoder(part));
   }
-  return std::make_unique<SequenceDecoder>(std::move(parts));
+  return std::make_unique<SequenceDecoder>(std::move(parts), place_of(view));
 }
 
 Made make_strip(const io::JsonView& view) {
   allow_only(view, {"content", "start", "stop"});
   constexpr std::int64_t kMost = 1 << 20;
-  return std::make_unique<StripDecoder>(StripDecoder::Options{
-      read_character(view.at("content")), view.at("start").integer(0, kMost),
-      view.at("stop").integer(0, kMost)});
+  return std::make_unique<StripDecoder>(StripDecoder::Options{read_character(view.at("content")),
+                                                              view.at("start").integer(0, kMost),
+                                                              view.at("stop").integer(0, kMost)});
 }
 
 Made make_replace(const io::JsonView& view) {
   allow_only(view, {"pattern", "content"});
   return std::make_unique<ReplaceDecoder>(read_pattern(view.at("pattern")),
-                                          view.at("content").string());
+                                          read_content(view.at("content")));
 }
 
 Made make_bpe(const io::JsonView& view) {

@@ -18,7 +18,8 @@ std::vector<std::string> matches(const std::string& pattern) {
   }
   ::globfree(&found);
   std::error_code error;
-  std::erase_if(paths, [&](const std::string& p) { return std::filesystem::is_directory(p, error); });
+  std::erase_if(paths,
+                [&](const std::string& p) { return std::filesystem::is_directory(p, error); });
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -7,8 +7,8 @@
 namespace shardwise::data {
 
 // The files that `patterns` name, in their order; what one pattern (*, ?, [...]) matches is sorted.
-// A name that exists is taken as it is. `key` stands for the list in errors: ConfigError for an empty
-// list, a pattern that matches nothing and a folder, IoError for a file that does not exist.
+// A name that exists is taken as it is. `key` stands for the list in errors: ConfigError for an
+// empty list, a pattern that matches nothing and a folder, IoError for a file that does not exist.
 std::vector<std::string> expand_files(const std::vector<std::string>& patterns,
                                       const std::string& key);
 

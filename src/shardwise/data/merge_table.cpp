@@ -17,7 +17,8 @@ MergeTable::MergeTable(std::size_t count)
 
 // The slot of the pair, or the free one where it would be.
 std::size_t MergeTable::place(std::uint64_t pair) const {
-  const std::uint64_t hash = pair * 0x9E3779B97F4A7C15ULL;  // Fibonacci hashing: 2^64 / golden ratio
+  const std::uint64_t hash =
+      pair * 0x9E3779B97F4A7C15ULL;  // Fibonacci hashing: 2^64 / golden ratio
   std::size_t at = static_cast<std::size_t>(hash ^ (hash >> 32)) & mask_;
   while (slots_[at].used && slots_[at].pair != pair) {
     at = (at + 1) & mask_;

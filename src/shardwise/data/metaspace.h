@@ -1,5 +1,5 @@
-// "Metaspace", which a tokenizer.json has among pre-tokenizers and decoders: a visible character for
-// blanks, as sentencepiece writes them.
+// "Metaspace", which a tokenizer.json has among pre-tokenizers and decoders: a visible character
+// for blanks, as sentencepiece writes them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace shardwise::data {
 enum class PrependScheme { kAlways, kFirst, kNever };
 
 struct Metaspace {
-  std::string replacement = "\xE2\x96\x81";      // U+2581
+  std::string replacement = "\xE2\x96\x81";       // U+2581
   PrependScheme scheme = PrependScheme::kAlways;  // whether the text gets one in front
   bool split = true;
 };

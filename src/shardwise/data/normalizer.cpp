@@ -13,14 +13,19 @@ namespace {
 
 class SequenceNormalizer : public Normalizer {
  public:
-  explicit SequenceNormalizer(std::vector<std::unique_ptr<const Normalizer>> parts)
-      : parts_(std::move(parts)) {}
+  SequenceNormalizer(std::vector<std::unique_ptr<const Normalizer>> parts, std::string place)
+      : parts_(std::move(parts)), place_(std::move(place)) {}
   void normalize(OwnedPiece& piece) const override {
-    for (const auto& part : parts_) part->normalize(piece);
+    const std::size_t before = piece.text.size();
+    for (const auto& part : parts_) {
+      part->normalize(piece);
+      check_growth(before, piece.text.size(), place_);
+    }
   }
 
  private:
   std::vector<std::unique_ptr<const Normalizer>> parts_;
+  std::string place_;
 };
 
 class UnicodeNormalizer : public Normalizer {
@@ -143,12 +148,13 @@ std::unique_ptr<const Normalizer> make_sequence(const io::JsonView& view) {
   for (const io::JsonView& part : view.at("normalizers").items()) {
     parts.push_back(make_normalizer(part));
   }
-  return std::make_unique<SequenceNormalizer>(std::move(parts));
+  return std::make_unique<SequenceNormalizer>(std::move(parts), place_of(view));
 }
 
 std::unique_ptr<const Normalizer> make_replace(const io::JsonView& view) {
   allow_only(view, {"pattern", "content"});
-  return std::make_unique<Replace>(read_pattern(view.at("pattern")), view.at("content").string());
+  return std::make_unique<Replace>(read_pattern(view.at("pattern")),
+                                   read_content(view.at("content")));
 }
 
 std::unique_ptr<const Normalizer> make_strip(const io::JsonView& view) {
@@ -178,7 +184,7 @@ std::unique_ptr<const Normalizer> make_normalizer(const io::JsonView& view) {
   if (type == "Replace") return make_replace(view);
   if (type == "Prepend") {
     allow_only(view, {"prepend"});
-    return std::make_unique<Prepend>(view.at("prepend").string());
+    return std::make_unique<Prepend>(read_content(view.at("prepend")));
   }
   fail_type(view,
             "Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace and "

@@ -16,8 +16,8 @@ class Normalizer {
   virtual void normalize(OwnedPiece& piece) const = 0;
 };
 
-// Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel. Throws
-// DataError for others.
+// Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel.
+// Throws DataError for others.
 std::unique_ptr<const Normalizer> make_normalizer(const io::JsonView& view);
 
 }  // namespace shardwise::data

@@ -14,6 +14,8 @@ namespace shardwise::data {
 namespace {
 
 constexpr std::string_view kHexClass = "0-9a-fA-F";
+// Oniguruma takes these for parts of words outside of brackets only.
+constexpr std::string_view kLatin1Words = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 // What one escape or POSIX bracket stands for: a set of characters, as the inside of brackets.
 struct Set {
@@ -22,9 +24,7 @@ struct Set {
   bool is_class = true;  // not a single character, which may begin or end a range
 };
 
-std::string in_brackets(const Set& set) {
-  return (set.negated ? "[^" : "[") + set.body + "]";
-}
+std::string in_brackets(const Set& set) { return (set.negated ? "[^" : "[") + set.body + "]"; }
 
 class Translator {
  public:
@@ -138,7 +138,7 @@ class Translator {
     const char letter = peek(1);
     if (letter == 'b' || letter == 'B') {
       at_ += 2;
-      const std::string word = "[" + std::string(kWordClass) + "]";
+      const std::string word = "[" + std::string(kWordClass) + std::string(kLatin1Words) + "]";
       const std::string both = "(?<=" + word + ")(?" + (letter == 'b' ? "!" : "=") + word + ")";
       const std::string none = "(?<!" + word + ")(?" + (letter == 'b' ? "=" : "!") + word + ")";
       out_ += "(?:" + both + "|" + none + ")";
@@ -146,7 +146,8 @@ class Translator {
       at_ += 2;
       out_ += std::string("\\") + letter;
     } else {
-      const Set set = escaped_set();
+      Set set = escaped_set();
+      if (letter == 'w' || letter == 'W') set.body += kLatin1Words;
       out_ += set.is_class ? in_brackets(set) : set.body;
     }
   }

@@ -1,10 +1,10 @@
 // A shuffled order of [0, size) that needs no memory: the place of every number is computed.
 //
-// A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations from pseudorandom
-// functions", SIAM J. Comput. 17, 1988) permutes [0, 2^b) for an even b; numbers that fall outside of
-// [0, size) are sent through again until one is inside ("cycle walking": Black and Rogaway, "Ciphers
-// with arbitrary finite domains", CT-RSA 2002), which keeps it a permutation and takes fewer than
-// four rounds on average, for tiny sizes up to 256 / size.
+// A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations from
+// pseudorandom functions", SIAM J. Comput. 17, 1988) permutes [0, 2^b) for an even b; numbers that
+// fall outside of [0, size) are sent through again until one is inside ("cycle walking": Black and
+// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), which keeps it a permutation and
+// takes fewer than four rounds on average, for tiny sizes up to 256 / size.
 #pragma once
 
 #include <array>

@@ -10,9 +10,9 @@
 namespace shardwise::data {
 
 // Note [Where the text begins]: a Metaspace with prepend_scheme "first" acts on the piece that
-// begins where the whole text began, before it was normalized. Hugging Face keeps the place of every
-// byte for that; here each piece knows how many of its leading bytes stand for the first character
-// of the whole text.
+// begins where the whole text began, before it was normalized. Hugging Face keeps the place of
+// every byte for that; here each piece knows how many of its leading bytes stand for the first
+// character of the whole text.
 struct Piece {
   std::string_view text;
   std::size_t origin = 0;

@@ -30,20 +30,25 @@ OwnedPiece with_prefix(std::string_view prefix, const Piece& piece) {
 
 class SequencePreTokenizer : public PreTokenizer {
  public:
-  explicit SequencePreTokenizer(std::vector<std::unique_ptr<const PreTokenizer>> parts)
-      : parts_(std::move(parts)) {}
-  void split(const Piece& piece, const PieceSink& sink) const override { run(0, piece, sink); }
+  SequencePreTokenizer(std::vector<std::unique_ptr<const PreTokenizer>> parts, std::string place)
+      : parts_(std::move(parts)), place_(std::move(place)) {}
+  void split(const Piece& piece, const PieceSink& sink) const override {
+    run(0, piece, piece.text.size(), sink);
+  }
 
  private:
-  void run(std::size_t part, const Piece& piece, const PieceSink& sink) const {
+  // `before`: bytes of the text that the piece is part of.
+  void run(std::size_t part, const Piece& piece, std::size_t before, const PieceSink& sink) const {
+    check_growth(before, piece.text.size(), place_);
     if (part == parts_.size()) {
       sink(piece);
       return;
     }
-    parts_[part]->split(piece, [&](const Piece& word) { run(part + 1, word, sink); });
+    parts_[part]->split(piece, [&](const Piece& word) { run(part + 1, word, before, sink); });
   }
 
   std::vector<std::unique_ptr<const PreTokenizer>> parts_;
+  std::string place_;
 };
 
 class SplitPreTokenizer : public PreTokenizer {
@@ -143,7 +148,7 @@ Made make_sequence(const io::JsonView& view) {
   for (const io::JsonView& part : view.at("pretokenizers").items()) {
     parts.push_back(make_pre_tokenizer(part));
   }
-  return std::make_unique<SequencePreTokenizer>(std::move(parts));
+  return std::make_unique<SequencePreTokenizer>(std::move(parts), place_of(view));
 }
 
 Made make_byte_level(const io::JsonView& view) {

@@ -37,7 +37,7 @@ Splitter::Splitter(std::unique_ptr<const Pattern> pattern, SplitBehavior behavio
     : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
 void Splitter::split(const Piece& piece, const PieceSink& sink) const {
-  Match held;       // what may still grow
+  Match held;  // what may still grow
   bool any = false;
   const auto give = [&] {
     const bool removed = behavior_ == SplitBehavior::kRemoved && held.matched;

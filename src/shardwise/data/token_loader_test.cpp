@@ -189,9 +189,10 @@ TEST(Cursor, Text) {
   EXPECT_EQ(to_string(cursor), "epoch=3 position=4096 seed=18446744073709551615");
   EXPECT_EQ(parse_cursor(to_string(cursor)), cursor);
   for (const char* text :
-       {"", "epoch=1", "epoch=1 position=2", "epoch=1 position=2 seed=3 ", "epoch=1position=2 seed=3",
-        "epoch= position=2 seed=3", "epoch=1 position=2 seed=-3", "position=2 epoch=1 seed=3",
-        "epoch=99999999999999999999 position=2 seed=3", "epoch=01 position=2 seed=3"}) {
+       {"", "epoch=1", "epoch=1 position=2", "epoch=1 position=2 seed=3 ",
+        "epoch=1position=2 seed=3", "epoch= position=2 seed=3", "epoch=1 position=2 seed=-3",
+        "position=2 epoch=1 seed=3", "epoch=99999999999999999999 position=2 seed=3",
+        "epoch=01 position=2 seed=3"}) {
     EXPECT_THROW(parse_cursor(text), UsageError) << text;
   }
 }

@@ -138,7 +138,8 @@ std::shared_ptr<const TokenSource> open_token_file(const std::string& path,
   io::TokenFile file = io::TokenFile::open(path);
   const io::TokenFileHeader& header = file.header();
   SW_USER_CHECK(DataError, header.tokenizer == 0 || header.tokenizer == tokenizer.fingerprint(),
-                path, ": tokenizer: the file was made with another tokenizer than data.tokenizer; "
+                path,
+                ": tokenizer: the file was made with another tokenizer than data.tokenizer; "
                 "name that one, or make the file anew with `shardwise data tokenize`");
   SW_USER_CHECK(DataError, header.vocabulary <= tokenizer.vocabulary_size(), path,
                 ": vocabulary: ", header.vocabulary, " tokens, but data.tokenizer has ",

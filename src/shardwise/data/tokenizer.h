@@ -17,7 +17,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   virtual std::int64_t vocabulary_size() const = 0;  // every id is below it
   // Ids of UTF-8 text. Without special tokens, but for those that the text spells out where the
-  // tokenizer file says so. Bytes that are no UTF-8 are taken as U+FFFD, except by bytes tokenizers.
+  // tokenizer file says so. Bytes that are no UTF-8 are taken as U+FFFD, except by bytes
+  // tokenizers.
   virtual std::vector<std::int64_t> encode(std::string_view text) const = 0;
   // The text of ids; throws DataError for an id outside of the vocabulary.
   virtual std::string decode(std::span<const std::int64_t> ids, bool skip_special) const = 0;
@@ -27,10 +28,10 @@ class Tokenizer {
   virtual std::uint64_t fingerprint() const = 0;
 };
 
-// "bytes": one token a byte, 256 tokens, no end of text. Otherwise the path of a tokenizer.json with
-// a BPE model, or of a folder that holds one (tokenizer_config.json beside it may name the end of
-// text). Throws IoError or DataError that name file and field; whatever the file asks for and this
-// reader lacks is an error, never ignored.
+// "bytes": one token a byte, 256 tokens, no end of text. Otherwise the path of a tokenizer.json
+// with a BPE model, or of a folder that holds one (tokenizer_config.json beside it may name the end
+// of text). Throws IoError or DataError that name file and field; whatever the file asks for and
+// this reader lacks is an error, never ignored.
 std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name);
 
 }  // namespace shardwise::data

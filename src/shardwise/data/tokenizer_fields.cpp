@@ -47,4 +47,18 @@ char32_t read_character(const io::JsonView& view) {
   return first_code_point(text).value;
 }
 
+std::string read_content(const io::JsonView& view) {
+  constexpr std::size_t kMost = 1024;
+  std::string text = view.string();
+  if (text.size() > kMost) view.fail(concat("has ", text.size(), " bytes; 1024 are allowed"));
+  return text;
+}
+
+void check_growth(std::size_t before, std::size_t now, const std::string& place) {
+  constexpr std::size_t kAllowance = std::size_t{1} << 20;
+  constexpr std::size_t kFactor = 64;  // the largest of one character's normal forms is 11
+  SW_USER_CHECK(DataError, now <= kAllowance || now / kFactor <= before, place, ": makes ", now,
+                " bytes of a text of ", before, "; leave out steps that repeat");
+}
+
 }  // namespace shardwise::data

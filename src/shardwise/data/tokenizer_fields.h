@@ -1,6 +1,7 @@
 // What the parts of a tokenizer.json have in common.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -26,5 +27,12 @@ std::unique_ptr<const Pattern> read_pattern(const io::JsonView& view);
 
 // A string of exactly one character.
 char32_t read_character(const io::JsonView& view);
+
+// What a step puts in the place of something: 1 KiB at most.
+std::string read_content(const io::JsonView& view);
+
+// For chains of steps, each of which may double a text: throws DataError once `now` bytes are far
+// more than the `before` of the beginning.
+void check_growth(std::size_t before, std::size_t now, const std::string& place);
 
 }  // namespace shardwise::data

@@ -83,8 +83,8 @@ FileTokenizer::FileTokenizer(std::string_view text, const std::string& source,
 
 void FileTokenizer::read_added_tokens(const io::JsonView& document) {
   const auto view = document.find("added_tokens");
-  added_ = std::make_unique<const AddedTokens>(
-      view ? *view : io::JsonView::parse("[]", source_), *model_, normalizer_.get());
+  added_ = std::make_unique<const AddedTokens>(view ? *view : io::JsonView::parse("[]", source_),
+                                               *model_, normalizer_.get());
 }
 
 void FileTokenizer::find_end_of_text(const std::string& name) {

@@ -38,8 +38,8 @@ class FileTokenizer : public Tokenizer {
   void encode_words(const Piece& piece, std::vector<std::int64_t>& ids) const;
 
   std::string source_;
-  std::unique_ptr<const Normalizer> normalizer_;        // null: text stays as it is
-  std::unique_ptr<const PreTokenizer> pre_tokenizer_;   // null: text is one word
+  std::unique_ptr<const Normalizer> normalizer_;       // null: text stays as it is
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;  // null: text is one word
   std::unique_ptr<const BpeModel> model_;
   std::unique_ptr<const AddedTokens> added_;
   std::unique_ptr<const Decoder> decoder_;  // null: tokens are joined with blanks

@@ -9,7 +9,8 @@ void Trie::add(std::string_view word, std::size_t value) {
   begins_[static_cast<unsigned char>(word.front())] = true;
   std::size_t node = 0;
   for (const char c : word) {
-    const auto [entry, added] = nodes_[node].next.emplace(static_cast<unsigned char>(c), nodes_.size());
+    const auto [entry, added] =
+        nodes_[node].next.emplace(static_cast<unsigned char>(c), nodes_.size());
     node = entry->second;
     if (added) nodes_.emplace_back();
   }

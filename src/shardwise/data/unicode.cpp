@@ -54,8 +54,7 @@ Subpart first_subpart(std::string_view text) {
 }
 
 // Appends the full decomposition of one character.
-void decompose(char32_t code_point, utf8proc_option_t options,
-               std::vector<utf8proc_int32_t>& out) {
+void decompose(char32_t code_point, utf8proc_option_t options, std::vector<utf8proc_int32_t>& out) {
   std::array<utf8proc_int32_t, 32> buffer;  // the longest decomposition has 18 characters
   int boundary = 0;
   const utf8proc_ssize_t count =
@@ -79,8 +78,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
       ++at;
       continue;
     }
-    const auto end =
-        std::find_if(at, text.end(), [](auto c) { return combining_class(c) == 0; });
+    const auto end = std::find_if(at, text.end(), [](auto c) { return combining_class(c) == 0; });
     std::stable_sort(at, end,
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     at = end;
@@ -91,8 +89,8 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
 void normalize_run(std::string_view text, NormalForm form, std::string& out) {
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const auto options = static_cast<utf8proc_option_t>(
-      UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> code_points;
   while (!text.empty()) {
     const CodePoint next = first_code_point(text);
@@ -151,7 +149,9 @@ std::string replace_invalid_utf8(std::string_view text) {
 }
 
 CodePoint first_code_point(std::string_view text) {
-  const auto unit = [&](std::size_t i) { return static_cast<char32_t>(static_cast<Unit>(text[i])); };
+  const auto unit = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<Unit>(text[i]));
+  };
   const char32_t first = unit(0);
   if (first < 0x80) return {first, 1};
   if (first < 0xE0) return {((first & 0x1F) << 6) | (unit(1) & 0x3F), 2};
@@ -193,7 +193,8 @@ void append_utf8(std::string& text, char32_t c) {
 std::string normalize(std::string_view text, NormalForm form) {
   std::string out;
   out.reserve(text.size());
-  // An ASCII character that another one follows stays as it is in every form; so runs are cut there.
+  // An ASCII character that another one follows stays as it is in every form; so runs are cut
+  // there.
   std::size_t begin = 0;
   while (begin < text.size()) {
     std::size_t end = begin;
@@ -229,9 +230,7 @@ bool is_space(char32_t c) {
          has_category(c, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);
 }
 
-bool is_number(char32_t c) {
-  return has_category(c, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
-}
+bool is_number(char32_t c) { return has_category(c, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO); }
 
 bool is_mark(char32_t c) { return has_category(c, UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
 

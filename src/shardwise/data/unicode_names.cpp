@@ -71,7 +71,7 @@ constexpr std::array<std::string_view, 12> kProperties = {"any",
                                                           "dash"};
 
 // Classes whose sets Oniguruma and PCRE2 define differently, and whose use nobody misses.
-constexpr std::array<std::string_view, 7> kRefused = {"punct", "graph", "print", "cntrl",
+constexpr std::array<std::string_view, 7> kRefused = {"punct",  "graph", "print", "cntrl",
                                                       "xdigit", "blank", "lc"};
 
 std::string plain(std::string_view name) {
@@ -109,8 +109,8 @@ NamedSet find_named_set(std::string_view given) {
   if (!is_name(name) || std::ranges::find(kRefused, name) != kRefused.end()) return {};
   for (const Category& category : kCategories) {
     if (name == category.long_name || name == plain(category.short_name)) {
-      const bool cased = category.short_name == "Lu" || category.short_name == "Ll" ||
-                         category.short_name == "Lt";
+      const bool cased =
+          category.short_name == "Lu" || category.short_name == "Ll" || category.short_name == "Lt";
       return {"\\p{" + std::string(category.short_name) + "}", cased};
     }
   }

@@ -63,6 +63,8 @@ std::string describe_end(int wait_status) {
   return concat("exited with code ", WEXITSTATUS(wait_status));
 }
 
+bool follows_from_another(int wait_status) { return likely_consequence(wait_status) == 2; }
+
 std::size_t find_cause(const std::vector<Failure>& failures) {
   std::size_t cause = 0;
   for (std::size_t i = 1; i < failures.size(); ++i) {

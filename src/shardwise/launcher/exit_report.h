@@ -20,6 +20,10 @@ int exit_code_of(int wait_status);
 // "exited with code 3", "was killed by signal 9 (SIGKILL)".
 std::string describe_end(int wait_status);
 
+// Whether another rank's failure brings this about: the exit code of our communication errors, or
+// SIGTERM.
+bool follows_from_another(int wait_status);
+
 // Index of the cause in a non-empty list in order of time. Failures that follow from another rank's
 // come within moments of it; so a death that no other rank can bring about (SIGKILL, SIGSEGV, ...)
 // counts before an exit code or SIGABRT, and these before the exit code of our communication errors

@@ -228,7 +228,8 @@ std::pair<std::string, std::optional<std::string>> split_word(const std::string&
 void check_placement(Parsed& parsed) {
   LaunchOptions& options = parsed.options;
   SW_USER_CHECK(UsageError, options.ranks > 0,
-                "launch: say how many ranks to start on this machine, for example -n 2");
+                "launch: say how many ranks to start on this machine, for example -n 2, before the "
+                "program: what follows it belongs to it");
   SW_USER_CHECK(UsageError, options.node_rank < options.nodes, "launch: --node-rank ",
                 options.node_rank, " does not fit --nnodes ", options.nodes, "; it runs from 0 to ",
                 options.nodes - 1);

@@ -163,10 +163,18 @@ void Supervisor::on_rank_end(std::size_t index, int wait_status) {
   if (asked || exit_code_of(wait_status) == 0) return;
   failures_.push_back(
       {rank_numbers_[index], rank.pid(), wait_status, rank.seconds(), rank.ended_at()});
-  if (state_.phase == Phase::kRunning) {
-    state_.phase = Phase::kSettling;
-    state_.deadline = now_seconds() + kSettleSeconds;
+  settle(failures_.back());
+}
+
+void Supervisor::settle(const Failure& failure) {
+  const bool first = state_.phase == Phase::kRunning;
+  const bool consequence = follows_from_another(failure.wait_status);
+  if (first) {
+    state_.deadline = now_seconds() + (consequence ? kConsequenceSeconds : kSettleSeconds);
+  } else if (!consequence) {
+    state_.deadline = std::min(state_.deadline, now_seconds() + kSettleSeconds);
   }
+  state_.phase = Phase::kSettling;
 }
 
 void Supervisor::on_stop_signal(int signal) {
@@ -299,6 +307,17 @@ void Supervisor::end_leftovers() {
   }
 }
 
+// Ranks that others may have waited for.
+void Supervisor::note_early_ends() {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].ended() && exit_code_of(ranks_[i].wait_status()) == 0 &&
+        ranks_[i].ended_at() <= failures_.front().ended_at) {
+      router_.note(concat("rank ", rank_numbers_[i],
+                          " had ended normally before: all ranks must run the same number of steps"));
+    }
+  }
+}
+
 // Says why the job ended, the first cause last, and returns the exit code.
 int Supervisor::report() {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -315,6 +334,7 @@ int Supervisor::report() {
       router_.note(concat("rank ", other.rank, " (pid ", other.pid, ") ",
                           describe_end(other.wait_status), " at nearly the same time"));
     }
+    if (follows_from_another(failures_[cause].wait_status)) note_early_ends();
     const std::size_t index = static_cast<std::size_t>(failures_[cause].rank - rank_numbers_[0]);
     for (const std::string& line :
          failure_report(failures_[cause], router_.tail(static_cast<int>(index)).lines())) {

@@ -31,7 +31,11 @@ namespace shardwise::launcher {
 // thread.
 class Supervisor {
  public:
+  // How long other failures are waited for: after a failure that can be the cause, and after one
+  // that follows from another. A Python rank that fails closes its connections while it shuts down,
+  // so those who lose them may end seconds earlier.
   static constexpr double kSettleSeconds = 0.1;
+  static constexpr double kConsequenceSeconds = 3;
   static constexpr double kKillSeconds = 3;
 
   // `ports` are those that `router` writes to.
@@ -55,6 +59,7 @@ class Supervisor {
   void read_signals();
   void reap();
   void on_rank_end(std::size_t index, int wait_status);
+  void settle(const Failure& failure);
   void on_stop_signal(int signal);
   void read_stream(std::size_t index, Stream stream);
   void drain();
@@ -65,6 +70,7 @@ class Supervisor {
   int signal_all(int signal);
   void end_leftovers();
   bool leftovers();
+  void note_early_ends();
   int report();
 
   LogRouter& router_;

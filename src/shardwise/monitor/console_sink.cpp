@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <optional>
 #include <string_view>
@@ -26,17 +27,23 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Under `shardwise launch` ranks write to pipes; the launcher says when a terminal is behind them.
 bool is_terminal(int descriptor) {
   const std::optional<std::string> kind = config::environment_variable("TERM");
-  return ::isatty(descriptor) == 1 && kind && !kind->empty() && *kind != "dumb";
+  const bool behind_launcher = config::environment_variable("SHARDWISE_TERMINAL") == "1";
+  return (::isatty(descriptor) == 1 || behind_launcher) && kind && !kind->empty() &&
+         *kind != "dumb";
 }
 
 // Columns that may be used. The last one stays empty: some terminals go to the next line when it is
 // written.
 int usable_columns(int descriptor) {
   winsize size{};
-  const bool known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return (known ? size.ws_col : 80) - 1;
+  if (::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col - 1;
+  const std::string told = config::environment_variable("COLUMNS").value_or("");
+  int columns = 0;
+  std::from_chars(told.data(), told.data() + told.size(), columns);
+  return (columns > 0 ? columns : 80) - 1;
 }
 
 // Each line behind "  | ".

@@ -58,7 +58,7 @@ std::vector<Line> outline(const Curve& curve);
 
 // Moving average over a 25th of the curve, centred, so that nothing is late. The window shrinks
 // towards the beginning, where curves are steep, and loses its right half towards the end, where
-// they // are flat. Peaks count as the end of range_without_peaks(). Broken like outline().
+// they are flat. Peaks count as the end of range_without_peaks(). Broken like outline().
 std::vector<Line> smoothed(const Curve& curve);
 
 // The x of buckets with marks.

@@ -69,7 +69,8 @@ TEST(Curve, SmoothingKeepsStraightLinesAndAveragesNoise) {
 
 TEST(Curve, OnePeakDoesNotLiftTheAverage) {
   const Curve curve = curve_of(1000, [](int i) { return i == 500 ? 1e6 : 1 + 0.1 * (i % 2); });
-  for (const Point& point : smoothed(curve).at(0)) {
+  const Line line = smoothed(curve).at(0);
+  for (const Point& point : line) {
     EXPECT_GE(point.y, 1);
     EXPECT_LE(point.y, 1.2);
   }

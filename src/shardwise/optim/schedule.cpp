@@ -56,8 +56,7 @@ class WarmupSchedule : public Schedule {
     const std::vector<double>& most = params_.warmup_max_lr;
     ScheduleValues result{for_groups(params_.warmup_min_lr, groups, "warmup_min_lr"), {}};
     const std::vector<double> high =
-        most.empty() ? std::vector<double>(groups, groups == 0 ? 0 : base_lr.front())
-                     : for_groups(most, groups, "warmup_max_lr");
+        most.empty() ? base_lr : for_groups(most, groups, "warmup_max_lr");
     const double share = iteration < 0 ? 0 : share_at(iteration);
     for (std::size_t group = 0; group < groups; ++group) {
       result.lr[group] += (high[group] - result.lr[group]) * share;

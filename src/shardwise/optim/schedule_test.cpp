@@ -48,9 +48,9 @@ TEST(WarmupLR, LogarithmicReachesItsEndOneStepEarly) {
   EXPECT_EQ(rate(*schedule, 8), 3);
 }
 
-TEST(WarmupLR, WithoutALargestRateItIsTheFirstGroups) {
+TEST(WarmupLR, WithoutALargestRateItIsTheOptimizers) {
   const auto schedule = make("WarmupLR", R"("warmup_num_steps": 4)");
-  EXPECT_EQ(schedule->values(9, {0.25, 7}).lr, (std::vector<double>{0.25, 0.25}));
+  EXPECT_EQ(schedule->values(9, {0.25, 7}).lr, (std::vector<double>{0.25, 7}));
 }
 
 TEST(WarmupLR, GroupsHaveTheirOwnRates) {

@@ -217,7 +217,8 @@ void Registry::fill(Segment& segment, const RegistryOptions& options) {
       FlatStorage(numel, segment.dtype, options.device,
                   "a parameter of unit " + segment.name +
                       " is released (ZeRO stage 3 keeps it sharded between uses): read it inside "
-                      "shardwise.zero.GatheredParameters, or call the module that owns it");
+                      "shardwise.zero.GatheredParameters, call the module that owns it, or save "
+                      "engine.state_dict()");
   for (Parameter& parameter : segment.parameters) {
     parameter.tensor.set_data(
         segment.storage.view(parameter.sizes, parameter.strides, parameter.place.begin));

@@ -113,6 +113,21 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                                                  optimizer_->norm_chunk_count(), boundary_rule());
   }
   driver_->install();
+  note_whole_parameters();
+}
+
+// Small models look as if stage 3 did nothing.
+void Engine::note_whole_parameters() const {
+  const auto& segments = registry_.segments();
+  const bool any_sharded = std::any_of(segments.begin(), segments.end(),
+                                       [](const auto* segment) { return segment->sharded; });
+  if (plan_.shard_parameters && !any_sharded && channels_.gather->rank() == 0) {
+    log_info(concat("ZeRO stage 3, but all ", registry_.units().size(),
+                    " units stay whole: none has more than "
+                    "zero_optimization.stage3_param_persistence_threshold = ",
+                    options_.config.zero.param_persistence_threshold,
+                    " elements; a smaller threshold shards them"));
+  }
 }
 
 Engine::~Engine() {
@@ -203,6 +218,10 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
                   result.loss_scale,
                   ". fp16 cannot represent this training: use "
                   "bf16, lower the learning rate, or look for a division by zero in the model.");
+    if (channels_.gather->rank() == 0) {
+      log_info(concat("step skipped: ", where, " at loss scale ", result.loss_scale,
+                      "; the scale is now ", result.next_loss_scale));
+    }
     return;
   }
   const std::string& policy = options_.config.own.non_finite;

@@ -86,6 +86,7 @@ class Engine {
 
  private:
   kernels::BoundaryRule boundary_rule() const;
+  void note_whole_parameters() const;
   void check_last_step();
   void report_non_finite(const kernels::BoundaryResult& result);
 
