@@ -58,6 +58,7 @@ test test-cpp test-full test-gpu sanitize: export OMP_NUM_THREADS ?= 1
 test-cpp: build
 	$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure --timeout 300
 
+test: export GTEST_FILTER := -Exhaustive.*
 test: test-cpp
 	$(PY) -m pytest -m "not full and not gpu" $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory quickstart-short

@@ -31,7 +31,8 @@ NAMES = (
     "end of word",
     "subword prefix",
 )
-LINES = 10_000
+# The first nine in full.
+LINES = {name: 10_000 if name in NAMES[:9] else 2_000 for name in NAMES}
 
 
 def both(folder, text: str):
@@ -51,7 +52,7 @@ def assert_same(ours, theirs, texts) -> list[list[int]]:
 def test_tokens_and_text_are_those_of_tokenizers(name, tmp_path):
     ours, theirs = both(tmp_path, documents()[name])
     assert ours.vocabulary_size >= theirs.get_vocab_size(with_added_tokens=True)
-    expected = assert_same(ours, theirs, lines(LINES, 2))
+    expected = assert_same(ours, theirs, lines(LINES[name], 2))
     for skip in (False, True):
         decoded = theirs.decode_batch(expected, skip_special_tokens=skip)
         for ids, text in zip(expected, decoded, strict=True):
@@ -139,7 +140,8 @@ PRE_TOKENIZERS = (
 
 
 def test_pre_tokenizers_cut_the_same(tmp_path):
-    text = "".join(f"a{chr(c)} " for c in range(0x20000) if assigned(c))
+    # U+166D was punctuation in Unicode 8, whose table Hugging Face has, and is a symbol now.
+    text = "".join(f"a{chr(c)} " for c in range(0x20000) if assigned(c) and c != 0x166D)
     texts = [text[i : i + 5000] for i in range(0, len(text), 5000)]
     for pre_tokenizer in PRE_TOKENIZERS:
         ours, theirs = both(tmp_path, pieces_document(pre_tokenizer))

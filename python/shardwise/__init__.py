@@ -11,7 +11,7 @@ from shardwise.torch_version import check_torch
 
 check_torch(torch.__version__)
 
-from shardwise import comm, utils, zero  # noqa: E402  (torch is checked first)
+from shardwise import comm, runtime, utils, zero  # noqa: E402  (torch is checked first)
 from shardwise._C import (  # noqa: E402
     CommunicationError,
     ConfigError,
@@ -46,6 +46,7 @@ __all__ = [
     "init_distributed",
     "initialize",
     "open_corpus",
+    "runtime",
     "utils",
     "zero",
 ]

@@ -1,8 +1,7 @@
 #include "shardwise/data/bpe_model.h"
 
-#include <array>
+#include <algorithm>
 #include <limits>
-#include <queue>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -22,17 +21,11 @@ std::string byte_token(unsigned char byte) {
   return std::string("<0x") + kDigits[byte >> 4] + kDigits[byte & 15] + ">";
 }
 
-// A merge that may be done, unless one of its symbols has changed since.
-struct Candidate {
-  std::uint32_t rank;
-  std::uint32_t token;
-  std::int32_t left;
-
-  // Of two, the queue gives the one with the lower rank, then the one further left.
-  bool operator<(const Candidate& other) const {
-    return rank != other.rank ? rank > other.rank : left > other.left;
-  }
-};
+// Words that are kept: many texts repeat a few thousand. About 5 MB at most.
+constexpr std::size_t kMostWords = 16'384;
+constexpr std::size_t kMostWordBytes = 64;
+// Code points whose tokens are looked up without hashing: all of the byte alphabet.
+constexpr char32_t kCharacters = 0x200;
 
 void check_dropout(const io::JsonView& view) {
   const auto dropout = view.find("dropout");
@@ -81,6 +74,12 @@ void BpeModel::read_vocabulary(const io::JsonView& view) {
     highest_id_ = std::max(highest_id_, id);
   }
   if (vocabulary_.empty()) view.fail("holds no token");
+  characters_.resize(kCharacters);
+  for (char32_t c = 0; c < kCharacters; ++c) {
+    std::string text;
+    append_utf8(text, c);
+    characters_[c] = find(text);
+  }
 }
 
 void BpeModel::read_merges(const io::JsonView& view) {
@@ -142,41 +141,44 @@ std::uint32_t BpeModel::unknown_id() const {
 }
 
 // The tokens of the bytes, if each has one.
-bool BpeModel::add_bytes(std::string_view text, std::vector<Symbol>& symbols) const {
+bool BpeModel::add_bytes(std::string_view text, Scratch& scratch) const {
   std::vector<std::uint32_t> ids;
   for (const char c : text) {
     const auto id = find(byte_token(static_cast<unsigned char>(c)));
     if (!id) return false;
     ids.push_back(*id);
   }
-  for (const std::uint32_t id : ids) symbols.push_back({id});
+  for (const std::uint32_t id : ids) scratch.symbols_.push_back({id});
   return true;
 }
 
+std::optional<std::uint32_t> BpeModel::find_character(std::string_view text) const {
+  const char32_t c = first_code_point(text).value;
+  return c < kCharacters ? characters_[c] : find(text);
+}
+
 // One symbol a character; characters without a token become bytes, the unknown token, or nothing.
-std::vector<BpeModel::Symbol> BpeModel::symbols(std::string_view word) const {
-  std::vector<Symbol> made;
-  made.reserve(word.size());
+void BpeModel::read_symbols(std::string_view word, Scratch& scratch) const {
+  std::vector<Scratch::Symbol>& made = scratch.symbols_;
+  made.clear();
   bool pending = false;  // an unknown token that may grow
   const auto flush = [&] {
     if (pending) made.push_back({unknown_id()});
     pending = false;
   };
-  std::string affixed;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t bytes = first_code_point(word.substr(at)).bytes;
-    std::string_view text = word.substr(at, bytes);
+    const std::string_view text = word.substr(at, bytes);
     const bool is_first = at == 0;
     at += bytes;
     const bool is_last = at == word.size();
-    if ((!is_first && !prefix_.empty()) || (is_last && !suffix_.empty())) {
-      affixed = (is_first ? "" : prefix_) + std::string(text) + (is_last ? suffix_ : "");
-      text = affixed;
-    }
-    if (const auto id = find(text)) {
+    const bool affixed = (!is_first && !prefix_.empty()) || (is_last && !suffix_.empty());
+    const std::string whole =
+        affixed ? (is_first ? "" : prefix_) + std::string(text) + (is_last ? suffix_ : "") : "";
+    if (const auto id = affixed ? find(whole) : find_character(text)) {
       flush();
       made.push_back({*id});
-    } else if (byte_fallback_ && add_bytes(text, made)) {
+    } else if (byte_fallback_ && add_bytes(affixed ? whole : text, scratch)) {
       continue;  // an unknown token that is pending comes later, as in Hugging Face's code
     } else if (has_unknown_) {
       if (!fuse_unknown_) flush();
@@ -184,55 +186,76 @@ std::vector<BpeModel::Symbol> BpeModel::symbols(std::string_view word) const {
     }
   }
   flush();
-  return made;
 }
 
-void BpeModel::merge(std::vector<Symbol>& symbols) const {
-  std::priority_queue<Candidate> queue;
-  const auto consider = [&](std::int32_t left) {
-    if (left < 0 || symbols[static_cast<std::size_t>(left)].after < 0) return;
-    const Symbol& symbol = symbols[static_cast<std::size_t>(left)];
-    const Merge* found =
-        merges_.find(symbol.token, symbols[static_cast<std::size_t>(symbol.after)].token);
-    if (found != nullptr) queue.push({found->rank, found->token, left});
+void BpeModel::Scratch::push(const Candidate& candidate) {
+  heap_.push_back(candidate);
+  std::push_heap(heap_.begin(), heap_.end());
+}
+
+BpeModel::Scratch::Candidate BpeModel::Scratch::pop() {
+  std::pop_heap(heap_.begin(), heap_.end());
+  const Candidate top = heap_.back();
+  heap_.pop_back();
+  return top;
+}
+
+void BpeModel::merge(Scratch& scratch) const {
+  const auto at = [&](std::int32_t i) -> Scratch::Symbol& {
+    return scratch.symbols_[static_cast<std::size_t>(i)];
   };
-  const auto count = static_cast<std::int32_t>(symbols.size());
+  const auto consider = [&](std::int32_t left) {
+    if (left < 0 || at(left).after < 0) return;
+    const Merge* found = merges_.find(at(left).token, at(at(left).after).token);
+    if (found != nullptr) scratch.push({found->rank, found->token, left});
+  };
+  const auto count = static_cast<std::int32_t>(scratch.symbols_.size());
+  scratch.heap_.clear();
   for (std::int32_t i = 0; i < count; ++i) {
-    Symbol& symbol = symbols[static_cast<std::size_t>(i)];
-    symbol.before = i - 1;
-    symbol.after = i + 1 < count ? i + 1 : -1;
+    at(i).before = i - 1;
+    at(i).after = i + 1 < count ? i + 1 : -1;
   }
   for (std::int32_t i = 0; i + 1 < count; ++i) consider(i);
-  while (!queue.empty()) {
-    const Candidate top = queue.top();
-    queue.pop();
-    Symbol& left = symbols[static_cast<std::size_t>(top.left)];
+  while (!scratch.heap_.empty()) {
+    const Scratch::Candidate top = scratch.pop();
+    Scratch::Symbol& left = at(top.left);
     if (left.gone || left.after < 0) continue;
-    Symbol& right = symbols[static_cast<std::size_t>(left.after)];
+    Scratch::Symbol& right = at(left.after);
     const Merge* found = merges_.find(left.token, right.token);
     if (found == nullptr || found->token != top.token) continue;  // one of the two has changed
     left.token = top.token;
     right.gone = true;
     left.after = right.after;
-    if (left.after >= 0) symbols[static_cast<std::size_t>(left.after)].before = top.left;
+    if (left.after >= 0) at(left.after).before = top.left;
     consider(left.before);
     consider(top.left);
   }
 }
 
-void BpeModel::tokenize(std::string_view word, std::vector<std::int64_t>& ids) const {
+void BpeModel::tokenize(std::string_view word, Scratch& scratch,
+                        std::vector<std::int64_t>& ids) const {
   if (ignore_merges_) {
     if (const auto id = find(word)) {
       ids.push_back(*id);
       return;
     }
   }
+  if (const auto seen = scratch.seen_.find(word); seen != scratch.seen_.end()) {
+    ids.insert(ids.end(), seen->second.begin(), seen->second.end());
+    return;
+  }
   SW_USER_CHECK(DataError, word.size() < std::size_t{1} << 31, "tokenizer: a word of ", word.size(),
                 " bytes is too long; split the text into lines");
-  std::vector<Symbol> made = symbols(word);
-  merge(made);
-  for (const Symbol& symbol : made) {
+  read_symbols(word, scratch);
+  merge(scratch);
+  const std::size_t before = ids.size();
+  for (const Scratch::Symbol& symbol : scratch.symbols_) {
     if (!symbol.gone) ids.push_back(symbol.token);
+  }
+  if (word.size() <= kMostWordBytes && scratch.seen_.size() < kMostWords) {
+    scratch.seen_.emplace(
+        std::string(word),
+        std::vector<std::uint32_t>(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end()));
   }
 }
 

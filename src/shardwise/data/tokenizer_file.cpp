@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <utility>
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/hash.h"
@@ -111,42 +112,45 @@ std::vector<std::int64_t> FileTokenizer::encode(std::string_view text) const {
     repaired = replace_invalid_utf8(text);
     text = repaired;
   }
-  std::vector<std::int64_t> ids;
-  if (text.empty()) return ids;
+  Run run;
+  if (text.empty()) return run.ids;
   const Piece whole{text, first_code_point(text).bytes};
   for (const AddedTokens::Part& part : added_->split_raw(text)) {
     if (part.token) {
-      ids.push_back(*part.token);
+      run.ids.push_back(*part.token);
       continue;
     }
     const Piece piece = whole.part(part.begin, part.end);
     if (normalizer_ == nullptr) {
-      encode_normalized(piece, ids);
+      encode_normalized(piece, run);
       continue;
     }
     OwnedPiece normalized{std::string(piece.text), piece.origin};
     normalizer_->normalize(normalized);
-    encode_normalized(normalized.view(), ids);
+    encode_normalized(normalized.view(), run);
   }
-  return ids;
+  return std::move(run.ids);
 }
 
-void FileTokenizer::encode_normalized(const Piece& piece, std::vector<std::int64_t>& ids) const {
+void FileTokenizer::encode_normalized(const Piece& piece, Run& run) const {
   for (const AddedTokens::Part& part : added_->split_normalized(piece.text)) {
     if (part.token) {
-      ids.push_back(*part.token);
+      run.ids.push_back(*part.token);
     } else {
-      encode_words(piece.part(part.begin, part.end), ids);
+      encode_words(piece.part(part.begin, part.end), run);
     }
   }
 }
 
-void FileTokenizer::encode_words(const Piece& piece, std::vector<std::int64_t>& ids) const {
+void FileTokenizer::encode_words(const Piece& piece, Run& run) const {
+  const auto encode_word = [&](const Piece& word) {
+    model_->tokenize(word.text, run.scratch, run.ids);
+  };
   if (pre_tokenizer_ == nullptr) {
-    model_->tokenize(piece.text, ids);
-    return;
+    encode_word(piece);
+  } else {
+    pre_tokenizer_->split(piece, encode_word);
   }
-  pre_tokenizer_->split(piece, [&](const Piece& word) { model_->tokenize(word.text, ids); });
 }
 
 std::string FileTokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const {

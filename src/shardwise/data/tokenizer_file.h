@@ -34,8 +34,14 @@ class FileTokenizer : public Tokenizer {
  private:
   void read_added_tokens(const io::JsonView& document);
   void find_end_of_text(const std::string& name);
-  void encode_normalized(const Piece& piece, std::vector<std::int64_t>& ids) const;
-  void encode_words(const Piece& piece, std::vector<std::int64_t>& ids) const;
+  // What one call of encode() works with.
+  struct Run {
+    BpeModel::Scratch scratch;
+    std::vector<std::int64_t> ids;
+  };
+
+  void encode_normalized(const Piece& piece, Run& run) const;
+  void encode_words(const Piece& piece, Run& run) const;
 
   std::string source_;
   std::unique_ptr<const Normalizer> normalizer_;       // null: text stays as it is

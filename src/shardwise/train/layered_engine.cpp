@@ -89,7 +89,8 @@ optim::GroupValues LayeredEngine::scheduled_values() {
   settle();
   optim::GroupValues values = rule_.values;
   if (schedule_) {
-    const std::int64_t iteration = global_steps_ - skipped_steps_ - 1;
+    const std::int64_t iteration =
+        config_.scheduler.params.last_batch_iteration + global_steps_ - skipped_steps_;
     const optim::ScheduleValues now = schedule_->values(iteration, {values.at("lr")});
     values["lr"] = now.lr[0];
     if (!now.momenta.empty() && rule_.rule == "adam") {
