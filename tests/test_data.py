@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from tokenizer_files import assigned, bytes_document, documents, lines, pieces_document
+from tokenizer_files import bytes_document, characters, documents, lines, pieces_document
 
 import shardwise
 
@@ -53,9 +53,9 @@ def test_tokens_and_text_are_those_of_tokenizers(name, tmp_path):
     ours, theirs = both(tmp_path, documents()[name])
     assert ours.vocabulary_size >= theirs.get_vocab_size(with_added_tokens=True)
     expected = assert_same(ours, theirs, lines(LINES[name], 2))
-    for skip in (False, True):
-        decoded = theirs.decode_batch(expected, skip_special_tokens=skip)
-        for ids, text in zip(expected, decoded, strict=True):
+    for skip, some in ((False, expected), (True, expected[:1000])):
+        decoded = theirs.decode_batch(some, skip_special_tokens=skip)
+        for ids, text in zip(some, decoded, strict=True):
             assert ours.decode(ids, skip_special=skip) == text, ids
 
 
@@ -111,7 +111,7 @@ def test_expressions_mean_the_same(expression, tmp_path):
     split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Removed"}
     ours, theirs = both(tmp_path, pieces_document({**split, "invert": False}))
     new = () if "l" not in expression else NEWLY_ALPHABETIC
-    text = "".join(f"a{chr(c)}a\n" for c in range(0x20000) if assigned(c) and c not in new)
+    text = "".join(f"a{c}a\n" for c in characters() if ord(c) not in new)
     assert_same(ours, theirs, [text[i : i + 4000] for i in range(0, len(text), 4000)])
 
 
@@ -141,7 +141,7 @@ PRE_TOKENIZERS = (
 
 def test_pre_tokenizers_cut_the_same(tmp_path):
     # U+166D was punctuation in Unicode 8, whose table Hugging Face has, and is a symbol now.
-    text = "".join(f"a{chr(c)} " for c in range(0x20000) if assigned(c) and c != 0x166D)
+    text = "".join(f"a{c} " for c in characters() if c != "\u166d")
     texts = [text[i : i + 5000] for i in range(0, len(text), 5000)]
     for pre_tokenizer in PRE_TOKENIZERS:
         ours, theirs = both(tmp_path, pieces_document(pre_tokenizer))
@@ -162,7 +162,7 @@ NORMALIZERS = (
 @pytest.mark.parametrize("normalizer", NORMALIZERS, ids=lambda n: n["type"])
 def test_normalizers_write_the_same(normalizer, tmp_path):
     ours, theirs = both(tmp_path, bytes_document(normalizer=normalizer))
-    alone = [chr(c) for c in range(0x20000) if assigned(c)]
+    alone = characters()
     texts = ["".join(alone[i : i + 50]) for i in range(0, len(alone), 50)]
     texts += ["".join(alone[i : i + 2000 : 40]) for i in range(0, len(alone), 500)]
     assert_same(ours, theirs, [*texts, *lines(1000, 4), " \t a b \u3000"])

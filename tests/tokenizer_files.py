@@ -61,11 +61,23 @@ def assigned(code: int) -> bool:
     return unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs")
 
 
+def alike(code: int) -> bool:
+    """In a block of ideographs or Hangul, whose characters have the same properties."""
+    return 0x3400 <= code < 0x9FFF or 0xAC00 <= code < 0xD7A0
+
+
+@cache
+def characters() -> tuple[str, ...]:
+    """Every assigned character, and samples of blocks that are all alike."""
+    codes = (c for c in range(0x20000) if not alike(c) or c % 60 == 0)
+    return tuple(chr(c) for c in codes if assigned(c))
+
+
 @cache
 def lines(count: int, seed: int) -> tuple[str, ...]:
     generator = random.Random(seed)
     words = WORDS.split()
-    characters = [[chr(c) for c in range(*block) if assigned(c)] for block in BLOCKS]
+    blocks = [[chr(c) for c in range(*block) if assigned(c)] for block in BLOCKS]
 
     def part() -> str:
         kind = generator.random()
@@ -75,7 +87,7 @@ def lines(count: int, seed: int) -> tuple[str, ...]:
             return generator.choice(ADDED)
         if kind < 0.8:
             return str(generator.randrange(10 ** generator.randrange(1, 9)))
-        block = generator.choice(characters)
+        block = generator.choice(blocks)
         return "".join(generator.choices(block, k=generator.randrange(1, 6)))
 
     def line() -> str:

@@ -8,7 +8,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/comm/c10d_transport.h"
-#include "shardwise/comm/cuda/nccl_group.h"
+#include "shardwise/comm/nccl/nccl_group.h"
 #include "shardwise/comm/gloo/gloo_group.h"
 
 namespace shardwise::comm {

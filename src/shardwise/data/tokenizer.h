@@ -29,9 +29,10 @@ class Tokenizer {
 };
 
 // "bytes": one token a byte, 256 tokens, no end of text. Otherwise the path of a tokenizer.json
-// with a BPE model, or of a folder that holds one (tokenizer_config.json beside it may name the end
-// of text). Throws IoError or DataError that name file and field; whatever the file asks for and
-// this reader lacks is an error, never ignored.
+// with a BPE model, or of a folder that holds one. The end of text is "eos_token" of a
+// tokenizer_config.json beside it, or else the first of the special tokens <|endoftext|>,
+// <|end_of_text|>, </s> and <eos> that is there. Throws IoError or DataError that name file and
+// field; whatever the file asks for and this reader lacks is an error, never ignored.
 std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name);
 
 }  // namespace shardwise::data

@@ -1,5 +1,5 @@
 #include "shardwise/base/check.h"
-#include "shardwise/comm/cuda/nccl_group.h"
+#include "shardwise/comm/nccl/nccl_group.h"
 
 namespace shardwise::comm {
 

@@ -1,5 +1,5 @@
 // The only file that includes torch's NCCL header, and through it NCCL's.
-#include "shardwise/comm/cuda/nccl_group.h"
+#include "shardwise/comm/nccl/nccl_group.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
