@@ -1,4 +1,4 @@
-"""`shardwise train`: native runs from job files, held against Python, transformers and arithmetic."""
+"""`shardwise train`: native runs held against Python, transformers and arithmetic."""
 
 import json
 import os
@@ -108,9 +108,7 @@ def rank_losses(model, config, files, seed, steps):
     module = models.build(model)
     with shardwise.initialize(model=module, config=config)[0] as engine:
         loader = iter(
-            shardwise.TokenLoader(
-                files, LENGTH, engine.train_micro_batch_size_per_gpu(), seed=seed
-            )
+            shardwise.TokenLoader(files, LENGTH, engine.train_micro_batch_size_per_gpu(), seed=seed)
         )
         found = []
         for _ in range(steps):

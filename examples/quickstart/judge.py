@@ -38,7 +38,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     last = {row["kind"]: row for row in rows}
-    passed = judge(last["step"]["step"], last["evaluation"]["loss"], last["sample"]["text"], Corpus())
+    passed = judge(
+        last["step"]["step"], last["evaluation"]["loss"], last["sample"]["text"], Corpus()
+    )
     print(f"Report: {folder / 'report.html'}")
     return 0 if passed else 1
 

@@ -478,7 +478,9 @@ class Engine(ConfigAccessors, nn.Module):
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     return pytree.tree_map_only(
-        torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value
+        torch.Tensor,
+        lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor,
+        value,
     )
 
 

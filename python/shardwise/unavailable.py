@@ -1,4 +1,4 @@
-"""Names of DeepSpeed's API that this version lacks, so that errors can say more than "no attribute"."""
+"""Names of DeepSpeed that this version lacks, so that errors say more than "no attribute"."""
 
 ENGINE = {
     "save_checkpoint": "save engine.state_dict(), which is collective, on rank 0",

@@ -15,7 +15,7 @@ from shardwise import _C
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.process_groups import make_group
-from shardwise.units import Unit, is_plain, split_into_units
+from shardwise.units import is_plain, split_into_units
 
 
 @dataclass

@@ -96,10 +96,8 @@ void run_as_threads(const Case& work) {
 }
 
 void run_as_one_rank(const std::vector<Case>& cases, const config::LaunchEnvironment& environment) {
-  const auto first =
-      config::load_text(cases.at(0).config, {.world_size = environment.world_size});
-  const train::Rank rank =
-      train::join_job(environment, config::read_settings(), first.config());
+  const auto first = config::load_text(cases.at(0).config, {.world_size = environment.world_size});
+  const train::Rank rank = train::join_job(environment, config::read_settings(), first.config());
   for (const Case& work : cases) {
     Record record;
     train_rank(work, rank, record);

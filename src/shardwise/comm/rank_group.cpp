@@ -8,8 +8,8 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/comm/c10d_transport.h"
-#include "shardwise/comm/nccl/nccl_group.h"
 #include "shardwise/comm/gloo/gloo_group.h"
+#include "shardwise/comm/nccl/nccl_group.h"
 
 namespace shardwise::comm {
 namespace {
@@ -35,8 +35,8 @@ StorePtr open_store(const config::LaunchEnvironment& environment,
   } catch (const std::exception& error) {
     SW_FAIL(CommunicationError, "rank ", environment.rank, " of ", environment.world_size,
             " could not ", options.isServer ? "open" : "reach", " the meeting point ",
-            environment.master_addr, ":", environment.master_port, " (MASTER_ADDR, MASTER_PORT): ",
-            error.what());
+            environment.master_addr, ":", environment.master_port,
+            " (MASTER_ADDR, MASTER_PORT): ", error.what());
   }
 }
 

@@ -8,9 +8,8 @@
 namespace shardwise::device {
 
 c10::Device choose_device(const std::string& accelerator, int local_rank) {
-  const int count = accelerator == "cpu" || !at::hasCUDA()
-                        ? 0
-                        : at::detail::getCUDAHooks().deviceCount();
+  const int count =
+      accelerator == "cpu" || !at::hasCUDA() ? 0 : at::detail::getCUDAHooks().deviceCount();
   SW_USER_CHECK(ConfigError, accelerator != "cuda" || count > 0,
                 "DS_ACCELERATOR is cuda but torch finds no GPU: unset it, or use cpu");
   if (count == 0) {

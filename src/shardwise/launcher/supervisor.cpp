@@ -312,8 +312,9 @@ void Supervisor::note_early_ends() {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].ended() && exit_code_of(ranks_[i].wait_status()) == 0 &&
         ranks_[i].ended_at() <= failures_.front().ended_at) {
-      router_.note(concat("rank ", rank_numbers_[i],
-                          " had ended normally before: all ranks must run the same number of steps"));
+      router_.note(
+          concat("rank ", rank_numbers_[i],
+                 " had ended normally before: all ranks must run the same number of steps"));
     }
   }
 }

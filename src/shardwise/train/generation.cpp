@@ -31,7 +31,8 @@ std::vector<std::int64_t> generate(LayeredEngine& engine, std::vector<std::int64
     const auto visible = std::min<std::int64_t>(options.context, std::ssize(tokens));
     const at::ArrayRef<std::int64_t> recent(tokens.data() + tokens.size() - visible, visible);
     const at::Tensor input = at::tensor(recent, at::kLong).view({1, -1});
-    const at::Tensor logits = engine.logits(input).select(1, -1).squeeze(0).to(at::kCPU, at::kFloat);
+    const at::Tensor logits =
+        engine.logits(input).select(1, -1).squeeze(0).to(at::kCPU, at::kFloat);
     // GPUs may round differently, so the first rank chooses for all.
     const at::Tensor chosen =
         at::full({1}, choose(logits, options.temperature, generator), at::kLong)

@@ -15,7 +15,8 @@ struct GenerationOptions {
   std::uint64_t seed = 0;
 };
 
-// The prompt (at least one token) and what the model adds to it; the same on every rank. Collective.
+// The prompt (at least one token) and what the model adds to it; the same on every rank.
+// Collective.
 std::vector<std::int64_t> generate(LayeredEngine& engine, std::vector<std::int64_t> tokens,
                                    const GenerationOptions& options);
 

@@ -44,8 +44,7 @@ std::unique_ptr<monitor::Sink> make_sinks(const config::Job& job, int rank) {
     SW_USER_CHECK(IoError, !error, "training.output: ", folder.string(), ": ", error.message());
     sinks.push_back(monitor::make_console_sink(1));
     sinks.push_back(monitor::make_jsonl_sink((folder / "log.jsonl").string()));
-    sinks.push_back(
-        monitor::make_report_sink((folder / "report.html").string(), kReportSeconds));
+    sinks.push_back(monitor::make_report_sink((folder / "report.html").string(), kReportSeconds));
   }
   return monitor::make_fan_out(std::move(sinks));
 }

@@ -12,10 +12,11 @@ Rank join_job(const config::LaunchEnvironment& environment, const config::Settin
   const at::Device device = device::choose_device(settings.accelerator, environment.local_rank);
   const std::chrono::milliseconds timeout(
       static_cast<std::int64_t>(config.own.timeout_seconds * 1000));
-  return {.rank = environment.rank,
-          .world_size = environment.world_size,
-          .device = device,
-          .channels = comm::join_ranks(environment, device, timeout, config.own.force_communication)};
+  return {
+      .rank = environment.rank,
+      .world_size = environment.world_size,
+      .device = device,
+      .channels = comm::join_ranks(environment, device, timeout, config.own.force_communication)};
 }
 
 }  // namespace shardwise::train

@@ -25,18 +25,18 @@ models::Model build_model(const config::Job& job) {
   if (!model.path.empty() && model.load_weights) {
     return models::load_model(model.path);
   }
-  const auto document =
-      model.path.empty() ? io::JsonView::parse(model.config_json, "model.config")
-                         : io::JsonView::read((fs::path(model.path) / "config.json").string());
+  const auto document = model.path.empty()
+                            ? io::JsonView::parse(model.config_json, "model.config")
+                            : io::JsonView::read((fs::path(model.path) / "config.json").string());
   return models::make_model(models::read_model_config(document), job.training.seed);
 }
 
 void check_fits(const models::ModelConfig& model, const data::Corpus& corpus,
                 const config::JobData& data) {
-  SW_USER_CHECK(ConfigError, corpus.vocabulary() <= model.vocabulary, "data.tokenizer: ",
-                data.tokenizer, " has ", corpus.vocabulary(), " tokens but the model's vocab_size is ",
-                model.vocabulary, "; use the model's tokenizer, or a vocab_size of at least ",
-                corpus.vocabulary());
+  SW_USER_CHECK(ConfigError, corpus.vocabulary() <= model.vocabulary,
+                "data.tokenizer: ", data.tokenizer, " has ", corpus.vocabulary(),
+                " tokens but the model's vocab_size is ", model.vocabulary,
+                "; use the model's tokenizer, or a vocab_size of at least ", corpus.vocabulary());
   SW_USER_CHECK(ConfigError,
                 model.longest_sequence == 0 || data.sequence_length <= model.longest_sequence,
                 "data.sequence_length: ", data.sequence_length, " is more than the model's ",
@@ -45,8 +45,8 @@ void check_fits(const models::ModelConfig& model, const data::Corpus& corpus,
 
 // What from_pretrained() looks for besides weights and config.json.
 void copy_tokenizer_files(const std::string& tokenizer, const fs::path& folder) {
-  const fs::path source = fs::is_directory(tokenizer) ? fs::path(tokenizer)
-                                                      : fs::path(tokenizer).parent_path();
+  const fs::path source =
+      fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     std::error_code error;
     if (fs::exists(source / name, error) && !fs::equivalent(source, folder, error)) {
@@ -69,12 +69,11 @@ Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
   check_fits(model.config(), *corpus_.train, job_.data);
   loader_ = std::make_unique<data::TokenLoader>(
       corpus_.train,
-      data::LoaderOptions{
-          .micro_batch = job_.engine.config().batch.train_micro_batch_size_per_gpu,
-          .rank = rank.rank,
-          .world_size = rank.world_size,
-          .seed = job_.training.seed,
-          .shuffle = job_.data.shuffle});
+      data::LoaderOptions{.micro_batch = job_.engine.config().batch.train_micro_batch_size_per_gpu,
+                          .rank = rank.rank,
+                          .world_size = rank.world_size,
+                          .seed = job_.training.seed,
+                          .shuffle = job_.data.shuffle});
   // Dropout differs between ranks, everything else is seeded on its own.
   at::manual_seed(job_.training.seed * static_cast<std::uint64_t>(rank.world_size) + rank.rank);
   engine_ = std::make_unique<LayeredEngine>(std::move(model), job_.engine, rank);
@@ -82,10 +81,10 @@ Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
 
 monitor::RunInfo Trainer::describe() const {
   const config::Config& config = job_.engine.config();
-  return {.title = concat(engine_->model().config().model_type, ", ", engine_->model().parameter_count(),
-                          " parameters, ", config.model_dtype(), ", ZeRO ", config.zero.stage, ", ",
-                          engine_->rank().world_size, " rank(s) on ",
-                          engine_->rank().device.is_cpu() ? "CPU" : "GPU"),
+  return {.title = concat(engine_->model().config().model_type, ", ",
+                          engine_->model().parameter_count(), " parameters, ", config.model_dtype(),
+                          ", ZeRO ", config.zero.stage, ", ", engine_->rank().world_size,
+                          " rank(s) on ", engine_->rank().device.is_cpu() ? "CPU" : "GPU"),
           .steps = job_.training.steps,
           .config_json = job_.engine.to_json(/*with_origins=*/false)};
 }
@@ -109,8 +108,7 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t length = job_.data.sequence_length;
   const at::Tensor losses = at::zeros({1}, engine_->rank().device);
-  const at::Tensor tokens =
-      at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
+  const at::Tensor tokens = at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
   double lr = 0;
   for (bool updated = false; !updated;) {
     loader_->next({tokens.data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
@@ -154,9 +152,8 @@ void Trainer::report_pending(monitor::Sink& sink) {
 void Trainer::evaluate_now(std::int64_t step, monitor::Sink& sink) {
   report_pending(sink);
   if (corpus_.held_out) {
-    const Evaluation result =
-        evaluate(*engine_, *corpus_.held_out, job_.training.evaluate_samples,
-                 job_.engine.config().batch.train_micro_batch_size_per_gpu);
+    const Evaluation result = evaluate(*engine_, *corpus_.held_out, job_.training.evaluate_samples,
+                                       job_.engine.config().batch.train_micro_batch_size_per_gpu);
     sink.evaluation({.step = step, .loss = result.loss, .tokens = result.tokens});
     previous_ = Clock::now();
   }

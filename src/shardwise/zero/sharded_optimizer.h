@@ -72,8 +72,8 @@ class ShardedOptimizer {
   ZeroPlan plan_;
   int rank_;
   std::vector<Shard> shards_;  // by segment id; empty for frozen segments
-  Table own_;    // this rank's slices
-  Table whole_;  // stage 0: all of every segment, which each rank updates
+  Table own_;                  // this rank's slices
+  Table whole_;                // stage 0: all of every segment, which each rank updates
 };
 
 }  // namespace shardwise::zero

@@ -35,8 +35,7 @@ class UnitDriver : public params::UnitEvents,
   void install();
 
   void begin_pass() override;
-  std::vector<at::Tensor> before_forward(int unit,
-                                         const std::vector<at::Tensor>& inputs) override;
+  std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs) override;
   void after_forward(int unit, const std::vector<at::Tensor>& outputs) override;
 
   void before_backward(int unit) override;

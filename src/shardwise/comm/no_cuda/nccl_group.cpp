@@ -1,5 +1,6 @@
-#include "shardwise/base/check.h"
 #include "shardwise/comm/nccl/nccl_group.h"
+
+#include "shardwise/base/check.h"
 
 namespace shardwise::comm {
 
