@@ -59,6 +59,6 @@ def as_record(tensors: dict) -> dict:
 
 
 def check(case: Case, record: dict, truth: parity.Truth):
-    """As parity.check; the losses are means over the ranks, so one record stands for all."""
+    """As parity.check. The program has compared the ranks, so one record stands for all."""
     others = [{**record, "weights": {}}] * (case.ranks - 1)
     parity.check(case, [record, *others], truth)

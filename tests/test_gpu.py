@@ -1,5 +1,8 @@
 """The engine on CUDA with NCCL. One process with forced collectives, two where two GPUs exist."""
 
+import json
+import os
+import subprocess
 import sys
 import time
 from itertools import product
@@ -67,15 +70,73 @@ def test_every_stage_and_dtype(stage, dtype, gpu_pool, truth):
     check(Case(stage, "gpt2", dtype, 1, 1, True), gpu_pool, truth)
 
 
-def native(ranks, folder, truth):
-    """The native front with one process a GPU; cases that need no launcher of the machine."""
+def program():
+    """`shardwise` of the environment, or carried along with the test programs."""
     own = Path(sys.executable).parent / "shardwise"
-    program = own if own.exists() else native_front.PROGRAMS / "shardwise"
+    return own if own.exists() else native_front.PROGRAMS / "shardwise"
+
+
+def native(ranks, folder, truth):
+    """The native front with one process a GPU."""
     rows = pairwise({**FACTORS, "model": ["gpt2", "llama"]})
     cover = [Case(**row, ranks=ranks) for row in rows]
-    records = native_front.run(cover, folder, (program, "launch", "-n", str(ranks)), FORCED)
+    records = native_front.run(cover, folder, (program(), "launch", "-n", str(ranks)), FORCED)
     for case, record in records.items():
         native_front.check(case, record, truth)
+
+
+def train_losses(folder, accelerator, ranks):
+    """Losses of steps and evaluations of `shardwise train`; on the CPU or on GPUs."""
+    out = folder / f"{accelerator}{ranks}"
+    command = [program(), "train", folder / "job.json", "--ranks", str(ranks)]
+    done = subprocess.run(
+        [*command, "--set", f"training.output={out}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "DS_ACCELERATOR": accelerator},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert ("on CPU" if accelerator == "cpu" else "on GPU") in done.stdout
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert (out / "model" / "model.safetensors").exists()
+    assert [row["kind"] for row in log[-2:]] == ["sample", "end"]
+    steps = [row["step"] for row in log if row["kind"] == "step"]
+    assert steps == list(range(1, len(steps) + 1)), "each step is reported once, in order"
+    return [row["loss"] for row in log if row["kind"] in ("step", "evaluation")]
+
+
+@one_gpu
+def test_train_program_gives_the_losses_of_the_cpu(tmp_path):
+    """With evaluations between steps, a sample and saved weights; on two GPUs where they exist."""
+    (tmp_path / "text.txt").write_text("".join(f"{i} squared is {i * i}.\n" for i in range(2000)))
+    job = {
+        "model": {
+            "config": {
+                "model_type": "llama",
+                "vocab_size": 256,
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "tie_word_embeddings": True,
+                "max_position_embeddings": 64,
+            }
+        },
+        "data": {"files": ["text.txt"], "sequence_length": 32, "held_out": 0.1},
+        "training": {"steps": 6, "evaluate_every": 2, "sample_prompt": "7", "sample_tokens": 20},
+        "train_batch_size": 16,
+        "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+        "shardwise": FORCED,
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    expected = train_losses(tmp_path, "cpu", 1)
+    assert len(expected) == 9
+    for ranks in range(1, min(DEVICES, 2) + 1):
+        # fp32 sums in another order, as everywhere between devices: 1e-5 after six steps.
+        assert train_losses(tmp_path, "cuda", ranks) == pytest.approx(expected, rel=1e-5)
 
 
 @one_gpu

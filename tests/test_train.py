@@ -1,6 +1,7 @@
 """`shardwise train`: native runs held against Python, transformers and arithmetic."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import models
 import pytest
 import torch
+import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(sys.executable).parent / "shardwise"
@@ -101,15 +103,24 @@ def test_saved_weights_load_into_transformers(tmp_path):
     assert held_out["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
+def byte_model(name):
+    """A model of the parity tests with a vocabulary for bytes; the same weights in every process."""
+    small = models.build(name)
+    small.config.vocab_size = 256
+    torch.manual_seed(1)
+    return type(small)(small.config).train()
+
+
 def rank_losses(model, config, files, seed, steps):
     """Runs on every rank: the Python front on the native loader."""
     import shardwise
 
-    module = models.build(model)
+    module = byte_model(model)
     with shardwise.initialize(model=module, config=config)[0] as engine:
-        loader = iter(
-            shardwise.TokenLoader(files, LENGTH, engine.train_micro_batch_size_per_gpu(), seed=seed)
-        )
+        corpus, _ = shardwise.open_corpus(files, shardwise.Tokenizer("bytes"), LENGTH)
+        ranks = (dist.get_rank(), dist.get_world_size())
+        micro_batch = engine.train_micro_batch_size_per_gpu()
+        loader = shardwise.TokenLoader(corpus, micro_batch, ranks, seed)
         found = []
         for _ in range(steps):
             total = 0.0
@@ -126,10 +137,7 @@ def rank_losses(model, config, files, seed, steps):
 @pytest.mark.parametrize("model,stage", [("gpt2", 0), ("gpt2", 3), ("llama", 2), ("llama", 3)])
 def test_python_and_native_front_agree(model, stage, pool, tmp_path):
     """Same weights, same data, same losses, to 1e-6 in fp32."""
-    models.build(model).save_pretrained(tmp_path / "model")
-    generator = torch.Generator().manual_seed(5)
-    text = torch.randint(0, models.VOCABULARY, (6000,), generator=generator)
-    (tmp_path / "text.txt").write_bytes(bytes(text.tolist()))
+    byte_model(model).save_pretrained(tmp_path / "model")
     config = {
         "train_batch_size": 8,
         "gradient_accumulation_steps": 2,
@@ -144,7 +152,6 @@ def test_python_and_native_front_agree(model, stage, pool, tmp_path):
         data={"files": ["text.txt"], "sequence_length": LENGTH},
         training={"steps": 6, "output": "out", "seed": 3, "save_weights": False},
     )
-    (tmp_path / "text.txt").write_bytes(bytes(text.tolist()))
     run("train", job, "--ranks", 2)
     files = [str(tmp_path / "text.txt")]
     both = pool.run(rank_losses, model, config, files, 3, 6, ranks=2)
@@ -171,7 +178,7 @@ def test_everything_to_look_at_is_there(tmp_path):
     training = {"steps": 3, "output": "out", "sample_prompt": "Line", "sample_tokens": 5}
     run("train", job_of(tmp_path, training=training))
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "out/log.jsonl").open()]
-    assert kinds == ["run", "step", "step", "step", "evaluation", "sample", "end"]
+    assert kinds == ["run", "step", "step", "step", "evaluation", "note", "sample", "end"]
     assert "<svg" in (tmp_path / "out" / "report.html").read_text()
     sample = rows(tmp_path / "out", "sample")[0]
     assert sample["prompt"] == "Line" and sample["text"]
@@ -284,3 +291,124 @@ def test_the_first_step_comes_within_three_seconds(tmp_path):
 
 def strip_comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.strip().startswith("//"))
+
+
+def small_tokenizer(path: Path):
+    """A BPE tokenizer of 300 tokens, trained on TEXT."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def bpe_job(folder: Path, **data) -> Path:
+    """A job over BPE tokens whose model has a padded vocabulary."""
+    job = json.loads(job_of(folder).read_text())
+    job["model"]["config"]["vocab_size"] = 384
+    job["data"] = {"tokenizer": "my_bpe.json", "sequence_length": 16, **data}
+    training = {"steps": 2, "output": "out", "sample_prompt": "Line", "sample_tokens": 50}
+    job["training"] = {**training, "sample_temperature": 5.0, "evaluate_every": 1}
+    (folder / "job.json").write_text(json.dumps(job))
+    return folder / "job.json"
+
+
+def test_tokenizer_file_token_file_and_held_out_files(tmp_path):
+    """Text and the token file made of it give the same run; the tokenizer used is saved."""
+    tokenizer = small_tokenizer(tmp_path / "my_bpe.json")
+    (tmp_path / "tokenizer.json").write_text("another tokenizer")
+    (tmp_path / "held.txt").write_text(TEXT[:3000])
+    run("train", bpe_job(tmp_path, files=["text.txt"], held_out_files=["held.txt"]))
+    from_text = [
+        row["loss"] for kind in ("step", "evaluation") for row in rows(tmp_path / "out", kind)
+    ]
+    assert len(from_text) == 4  # two steps, an evaluation after each
+    count = len(tokenizer.encode(TEXT[:3000]).ids) // 16
+    assert rows(tmp_path / "out", "evaluation")[0]["tokens"] == count * 15
+    text = rows(tmp_path / "out", "sample")[0]["text"]
+    assert tokenizer.encode(text).ids, "tokens of the padded part of the vocabulary are not drawn"
+    saved = (tmp_path / "out" / "model" / "tokenizer.json").read_bytes()
+    assert saved == (tmp_path / "my_bpe.json").read_bytes()
+
+    arguments = ["--tokenizer", tmp_path / "my_bpe.json", "--output", tmp_path / "text.tokens"]
+    run("data", "tokenize", *arguments, tmp_path / "text.txt")
+    job = bpe_job(tmp_path, files=["*.tokens"], held_out_files=["held.txt"])
+    run("train", job, "--ranks", 2, "--set", 'data.held_out_files=["held.txt"]')
+    from_tokens = [
+        row["loss"] for kind in ("step", "evaluation") for row in rows(tmp_path / "out", kind)
+    ]
+    assert from_tokens == pytest.approx(from_text, rel=1e-6)
+
+
+def test_random_weights_in_the_shape_of_a_folder(tmp_path):
+    byte_model("llama").save_pretrained(tmp_path / "model")
+    data = {"files": ["text.txt"], "sequence_length": LENGTH}
+    job = job_of(tmp_path, model={"path": "model", "load_weights": False}, data=data)
+    run("train", job, "--set", "training.steps=1")
+    assert losses(tmp_path / "out")[0] == pytest.approx(math.log(256), abs=0.2)
+
+
+def test_schedule_and_skipped_steps(tmp_path):
+    """Skipped fp16 steps do not move the schedule; the rates are those of the formula."""
+    schedule = {
+        "type": "WarmupLR",
+        "params": {"warmup_max_lr": 1.0, "warmup_num_steps": 10, "warmup_type": "linear"},
+    }
+    fp16 = {"enabled": True, "initial_scale_power": 26, "hysteresis": 1}
+    training = {"steps": 14, "output": "out", "save_weights": False}
+    sgd = {"type": "SGD", "params": {"lr": 1.0}}
+    run("train", job_of(tmp_path, fp16=fp16, scheduler=schedule, training=training, optimizer=sgd))
+    steps = rows(tmp_path / "out", "step")
+    skipped = [row["skipped"] for row in steps]
+    assert skipped[0] and not skipped[-1]
+    applied = 0
+    for row in steps:
+        assert row["lr"] == pytest.approx(max(applied - 1, 0) / 10, abs=1e-12)
+        assert row["loss_scale"] == 2.0 ** (26 - sum(skipped[: row["step"] - 1]))
+        applied += not row["skipped"]
+
+
+def test_a_failing_rank_is_named_and_the_last_report_stays(tmp_path):
+    """An ordinary error of one rank (its copy of the data is missing) ends all of them."""
+    job = job_of(tmp_path)
+    run("train", job)
+    before = (tmp_path / "out" / "report.html").read_bytes()
+    text = run("train", job, "--set", "data.files=no.txt", "--ranks", 2, expect=74)
+    assert "no.txt" in text and "Bad file descriptor" not in text
+    assert (tmp_path / "out" / "report.html").read_bytes() == before
+    script = tmp_path / "rank.sh"
+    script.write_text(
+        f'[ "$RANK" = 0 ] || set -- --set data.files=no.txt\n{PROGRAM} train {job} $@'
+    )
+    text = run("launch", "-n", 2, "--no-python", "sh", script, expect=74)
+    assert "rank 1 (pid" in text and "no.txt" in text
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_ends_the_run_between_two_steps(ranks, tmp_path):
+    """The log says so, and the exit code is that of the signal."""
+    job = job_of(tmp_path, training={"steps": 10**6, "output": "out"})
+    process = subprocess.Popen(
+        [PROGRAM, "train", job, *(["--ranks", "2"] if ranks == 2 else [])],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    log = tmp_path / "out" / "log.jsonl"
+    while not (log.exists() and len(rows(tmp_path / "out", "step")) > 3):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "signal 15" in rows(tmp_path / "out", "end")[-1]["error"]

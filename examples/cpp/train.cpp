@@ -1,5 +1,5 @@
 // Trains a small Llama on a text file with the C++ library; no Python takes part.
-//   shardwise launch -n 2 build/release-py3.11/bin/example_train examples/cpp/config.json TEXT.txt
+//   shardwise launch -n 2 build/programs/example_train examples/cpp/config.json TEXT.txt
 #include <ATen/ATen.h>
 
 #include <cstdio>

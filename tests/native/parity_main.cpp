@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "shardwise/base/check.h"
 #include "shardwise/comm/thread_transport.h"
 #include "shardwise/io/safetensors.h"
 #include "shardwise/train/layered_engine.h"
@@ -81,6 +82,7 @@ void train_rank(const Case& work, const train::Rank& rank, Record& record) {
   for (const models::NamedParameter& weight : engine.weights()) {
     record["weight." + weight.name] = weight.tensor.to(at::kFloat).contiguous();
   }
+  engine.wait_for_ranks();
   record["losses"] = losses;
   record["norms"] = norms;
   record["applied"] = applied;
@@ -92,6 +94,12 @@ void run_as_threads(const Case& work) {
     const int rank = channels.gather->rank();
     train_rank(work, {rank, work.ranks, at::kCPU, channels}, records[rank]);
   });
+  for (const auto& [name, tensor] : records[0]) {
+    for (const Record& other : records) {
+      SW_CHECK(name.starts_with("weight.") || other.at(name).equal(tensor),
+               "the ranks differ in ", name);
+    }
+  }
   write(records[0], work.output);
 }
 

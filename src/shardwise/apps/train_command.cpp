@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <optional>
 
 #include "shardwise/apps/command.h"
 #include "shardwise/apps/library.h"
@@ -25,7 +26,7 @@ constexpr const char* kHelp =
 
 struct Request {
   std::string job;
-  std::string ranks;
+  std::optional<std::string> ranks;
   std::vector<std::string> overrides;
   bool help = false;
 };
@@ -59,6 +60,11 @@ Request parse(const std::vector<std::string>& words) {
       request.job = word;
     }
   }
+  for (const std::string& assignment : request.overrides) {
+    const std::size_t sign = assignment.find('=');
+    SW_USER_CHECK(UsageError, sign != std::string::npos && sign > 0, "train: --set ", assignment,
+                  ": write path=value, for example optimizer.params.lr=3e-4");
+  }
   SW_USER_CHECK(UsageError, request.help || !request.job.empty(),
                 "train: name the job file: shardwise train JOB.json");
   return request;
@@ -67,7 +73,7 @@ Request parse(const std::vector<std::string>& words) {
 // Runs the same command once for each rank, without --ranks.
 int launch_ranks(const Request& request, const Context& context) {
   launcher::LaunchOptions options;
-  const std::string& text = request.ranks;
+  const std::string& text = *request.ranks;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), options.ranks);
   SW_USER_CHECK(UsageError,
                 error == std::errc() && end == text.data() + text.size() && options.ranks >= 1,
@@ -93,7 +99,7 @@ int run_train(const Context& context) {
     print(kHelp);
     return 0;
   }
-  if (!request.ranks.empty()) return launch_ranks(request, context);
+  if (request.ranks) return launch_ranks(request, context);
   const auto train =
       reinterpret_cast<Train>(find_function(context.program_directory, "shardwise_train"));
   std::vector<const char*> overrides;

@@ -154,7 +154,7 @@ Job load_job(const std::string& path, const std::vector<Override>& overrides,
   const auto state = resolve(document, std::move(draft));
   JobSections sections = make_job_sections(state->entries);
   Anchor(path).move_all(sections);
-  return {std::move(sections), Resolved(state)};
+  return {std::move(sections), path, Resolved(state)};
 }
 
 bool is_job_file(const std::string& path) {

@@ -45,6 +45,7 @@ struct JobSections {
 };
 
 struct Job : JobSections {
+  std::string path;  // of the file
   Resolved engine;  // value_json, origin and to_json know the three sections as well
 };
 

@@ -51,6 +51,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
   void set_training(bool training) { context_.training = training; }
+  bool training() const { return context_.training; }
 
   // Logits [batch, seq, vocabulary] of tokens [batch, seq] int64 on the parameters' device, in the
   // parameters' dtype. `events` hears about every layer by its index; null: nobody listens. Throws

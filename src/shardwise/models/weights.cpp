@@ -160,6 +160,14 @@ std::map<std::string, at::Tensor> checked(const ModelConfig& config,
 }
 
 // config.json for weights of `type`: readers take the dtype from there.
+// The class of transformers.
+std::string architecture_name(const std::string& model_type) {
+  if (model_type == "gpt2") return "GPT2LMHeadModel";
+  std::string name = model_type + "ForCausalLM";
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
 std::string config_text(const ModelConfig& config, at::ScalarType type) {
   auto document = io::JsonView::parse(config.document, config.source).json();
   const std::string name = type == at::kFloat      ? "float32"
@@ -171,6 +179,9 @@ std::string config_text(const ModelConfig& config, at::ScalarType type) {
   }
   if (document.contains("dtype") || !document.contains("torch_dtype")) {
     document["dtype"] = name;
+  }
+  if (!document.contains("architectures")) {  // a shape that was written by hand
+    document["architectures"] = {architecture_name(config.model_type)};
   }
   return document.dump(2) + "\n";
 }

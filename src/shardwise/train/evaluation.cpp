@@ -1,7 +1,6 @@
 #include "shardwise/train/evaluation.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -9,8 +8,7 @@ namespace shardwise::train {
 
 Evaluation evaluate(LayeredEngine& engine, const data::Corpus& corpus, std::int64_t samples,
                     std::int64_t micro_batch) {
-  const at::NoGradGuard no_grad;
-  engine.set_training(false);
+  const EvaluationMode mode(engine);
   const std::int64_t count = samples > 0 ? std::min(samples, corpus.size()) : corpus.size();
   const std::int64_t length = corpus.length();
   const std::int64_t stride = micro_batch * engine.rank().world_size;
@@ -34,7 +32,6 @@ Evaluation evaluate(LayeredEngine& engine, const data::Corpus& corpus, std::int6
   at::Tensor on_device = sums.to(engine.rank().device);
   engine.sum_over_ranks(on_device);
   sums = on_device.cpu();
-  engine.set_training(true);
   const double tokens = sums[1].item<double>();
   return {sums[0].item<double>() / tokens, static_cast<std::int64_t>(tokens)};
 }

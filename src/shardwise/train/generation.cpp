@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -24,15 +23,17 @@ std::int64_t choose(const at::Tensor& logits, double temperature, at::Generator&
 std::vector<std::int64_t> generate(LayeredEngine& engine, std::vector<std::int64_t> tokens,
                                    const GenerationOptions& options) {
   SW_USER_CHECK(UsageError, !tokens.empty(), "generation needs a prompt of at least one token");
-  const at::NoGradGuard no_grad;
-  engine.set_training(false);
+  const EvaluationMode mode(engine);
   at::Generator generator = at::detail::createCPUGenerator(options.seed);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto visible = std::min<std::int64_t>(options.context, std::ssize(tokens));
     const at::ArrayRef<std::int64_t> recent(tokens.data() + tokens.size() - visible, visible);
     const at::Tensor input = at::tensor(recent, at::kLong).view({1, -1});
-    const at::Tensor logits =
-        engine.logits(input).select(1, -1).squeeze(0).to(at::kCPU, at::kFloat);
+    const at::Tensor logits = engine.logits(input)
+                                  .select(1, -1)
+                                  .squeeze(0)
+                                  .narrow(0, 0, options.vocabulary)
+                                  .to(at::kCPU, at::kFloat);
     // GPUs may round differently, so the first rank chooses for all.
     const at::Tensor chosen =
         at::full({1}, choose(logits, options.temperature, generator), at::kLong)
@@ -40,7 +41,6 @@ std::vector<std::int64_t> generate(LayeredEngine& engine, std::vector<std::int64
     engine.core().broadcast(chosen, "a generated token");
     tokens.push_back(chosen.item<std::int64_t>());
   }
-  engine.set_training(true);
   return tokens;
 }
 

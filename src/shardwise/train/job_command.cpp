@@ -24,8 +24,7 @@ config::Job read_job(const std::string& path, const std::vector<std::string>& as
   std::vector<config::Override> overrides;
   for (const std::string& assignment : assignments) {
     const std::size_t sign = assignment.find('=');
-    SW_USER_CHECK(UsageError, sign != std::string::npos && sign > 0, "--set ", assignment,
-                  ": write path=value, for example optimizer.params.lr=3e-4");
+    SW_CHECK_NE(sign, std::string::npos, assignment);
     overrides.push_back({assignment.substr(0, sign), assignment.substr(sign + 1)});
   }
   return config::load_job(path, overrides,
@@ -50,18 +49,23 @@ std::unique_ptr<monitor::Sink> make_sinks(const config::Job& job, int rank) {
 }
 
 void run_job(const config::Job& job, const config::LaunchEnvironment& environment,
-             const config::Settings& settings) {
+             const config::Settings& settings, const StopSignal& stop) {
   const auto sink = make_sinks(job, environment.rank);
-  auto trainer = std::unique_ptr<Trainer>();
+  auto rank = std::make_unique<Rank>(join_job(environment, settings, job.engine.config()));
+  std::unique_ptr<Trainer> trainer;
+  // After an error, leaving the group in order would wait for ranks that may be gone.
+  const auto stay_in_the_group = [&] {
+    [[maybe_unused]] const auto* leaked_trainer = trainer.release();
+    [[maybe_unused]] const auto* leaked_rank = rank.release();
+  };
   try {
-    const Rank rank = join_job(environment, settings, job.engine.config());
-    trainer = std::make_unique<Trainer>(job, rank);
-    trainer->run(*sink);
-    sink->end("");
-  } catch (const std::exception& error) {
-    sink->end(error.what());
-    // Leaving the group in order would wait for ranks that may be gone.
-    [[maybe_unused]] const auto* leaked = trainer.release();
+    trainer = std::make_unique<Trainer>(job, *rank);
+    trainer->run(*sink, stop);
+  } catch (const ConfigError& error) {
+    stay_in_the_group();
+    SW_FAIL(ConfigError, job.path, ": ", error.what());
+  } catch (...) {
+    stay_in_the_group();
     throw;
   }
 }
@@ -71,6 +75,7 @@ void run_job(const config::Job& job, const config::LaunchEnvironment& environmen
 
 extern "C" int shardwise_train(const char* job_path, int count, const char* const* overrides) {
   using namespace shardwise;
+  const train::StopSignal stop;
   try {
     const auto environment = config::read_launch_environment();
     const auto settings = config::read_settings();
@@ -79,11 +84,11 @@ extern "C" int shardwise_train(const char* job_path, int count, const char* cons
     if (environment.rank == 0) {
       for (const std::string& note : job.engine.notes()) log_info(note);
     }
-    train::run_job(job, environment, settings);
+    train::run_job(job, environment, settings, stop);
     return 0;
   } catch (const Error& error) {
     log_error(error.what());
-    return exit_code(error.kind());
+    return stop.received() != 0 ? 128 + stop.received() : exit_code(error.kind());
   } catch (const std::exception& error) {
     log_error(concat("internal error: ", error.what()));
     return exit_code(ErrorKind::kInternal);

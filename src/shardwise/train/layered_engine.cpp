@@ -46,13 +46,10 @@ at::Tensor LayeredEngine::logits(const at::Tensor& tokens) {
   return model_.logits(tokens.to(rank_.device), &core_->driver());
 }
 
-void LayeredEngine::backward(const at::Tensor& loss) {
-  SW_USER_CHECK(UsageError, loss.numel() == 1 && loss.requires_grad(),
-                "backward() needs a scalar loss that was computed with gradients, not under "
-                "NoGradGuard");
+template <typename Work>
+void LayeredEngine::dropping_the_window_on_failure(const Work& work) {
   try {
-    core_->scale_loss(loss, static_cast<double>(config_.batch.gradient_accumulation_steps))
-        .backward();
+    work();
   } catch (...) {
     if (!core_->communication_failed()) {
       core_->zero_grad();
@@ -62,12 +59,22 @@ void LayeredEngine::backward(const at::Tensor& loss) {
   }
 }
 
+void LayeredEngine::backward(const at::Tensor& loss) {
+  SW_USER_CHECK(UsageError, loss.numel() == 1 && loss.requires_grad(),
+                "backward() needs a scalar loss that was computed with gradients, not under "
+                "NoGradGuard");
+  const auto steps = static_cast<double>(config_.batch.gradient_accumulation_steps);
+  dropping_the_window_on_failure([&] { core_->scale_loss(loss, steps).backward(); });
+}
+
 bool LayeredEngine::step() {
-  ++micro_steps_;
-  if (micro_steps_ % config_.batch.gradient_accumulation_steps != 0) {
+  const std::int64_t window = config_.batch.gradient_accumulation_steps;
+  if ((micro_steps_ + 1) % window != 0) {
+    ++micro_steps_;
     return false;
   }
-  core_->step({scheduled_values()});
+  dropping_the_window_on_failure([&] { core_->step({scheduled_values()}); });
+  ++micro_steps_;
   ++global_steps_;
   unsettled_ = true;
   return true;
@@ -109,6 +116,12 @@ void LayeredEngine::sum_over_ranks(const at::Tensor& values) {
     rank_.channels.reduce->all_gather(all, values, "a sum over ranks")->wait();
     values.copy_(all.sum(0));
   }
+}
+
+void LayeredEngine::wait_for_ranks() {
+  const at::Tensor one = at::ones({1}, rank_.device);
+  sum_over_ranks(one);
+  SW_CHECK_EQ(one.item<float>(), static_cast<float>(rank_.world_size));
 }
 
 std::vector<models::NamedParameter> LayeredEngine::weights() {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,7 @@ class LayeredEngine {
 
   // Switches dropout; training at first.
   void set_training(bool training) { model_.set_training(training); }
+  bool training() const { return model_.training(); }
 
   // Mean cross-entropy (nats) of predicting each next token of tokens [batch, seq] int64, on any
   // device; with `targets` [batch, seq] int64 of predicting those, -100: none. fp32 scalar.
@@ -57,8 +59,11 @@ class LayeredEngine {
   std::int64_t global_steps() const { return global_steps_; }  // skipped ones included
   std::int64_t skipped_steps();
 
-  // Σ values over the ranks, in place; [n] fp32 on the rank's device.
+  // Σ values over the ranks, in place; [n], any floating dtype, on the rank's device.
   void sum_over_ranks(const at::Tensor& values);
+  // Returns when all ranks have come here and this rank's device has finished. Call it before a
+  // program ends well: leaving ends the group, and with it what other ranks still wait for.
+  void wait_for_ranks();
   // Full weights in the training dtype on the CPU of rank 0, nothing elsewhere. Collective; holds
   // one whole unit at a time on other ranks.
   std::vector<models::NamedParameter> weights();
@@ -70,6 +75,9 @@ class LayeredEngine {
  private:
   void settle();
   optim::GroupValues scheduled_values();
+  // Runs `work`; if it throws, the gradients of the present accumulation window are dropped.
+  template <typename Work>
+  void dropping_the_window_on_failure(const Work& work);
 
   models::Model model_;
   config::Config config_;
@@ -81,6 +89,22 @@ class LayeredEngine {
   std::int64_t global_steps_ = 0;
   std::int64_t skipped_steps_ = 0;
   bool unsettled_ = false;  // the outcome of the last step was not counted yet
+};
+
+// Without dropout and gradients for its lifetime.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(LayeredEngine& engine) : engine_(engine), before_(engine.training()) {
+    engine_.set_training(false);
+  }
+  ~EvaluationMode() { engine_.set_training(before_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  LayeredEngine& engine_;
+  bool before_;
+  at::NoGradGuard no_grad_;
 };
 
 }  // namespace shardwise::train

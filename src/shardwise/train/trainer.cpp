@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
-#include "shardwise/base/log.h"
+#include "shardwise/io/atomic_file.h"
 #include "shardwise/train/evaluation.h"
 #include "shardwise/train/generation.h"
 
@@ -26,7 +26,7 @@ models::Model build_model(const config::Job& job) {
     return models::load_model(model.path);
   }
   const auto document = model.path.empty()
-                            ? io::JsonView::parse(model.config_json, "model.config")
+                            ? io::JsonView::parse(model.config_json, job.path + ": model.config")
                             : io::JsonView::read((fs::path(model.path) / "config.json").string());
   return models::make_model(models::read_model_config(document), job.training.seed);
 }
@@ -43,15 +43,22 @@ void check_fits(const models::ModelConfig& model, const data::Corpus& corpus,
                 model.longest_sequence, " positions; make it at most that");
 }
 
+void copy_whole(const fs::path& from, const fs::path& to) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  io::AtomicFile file(to.string());
+  file.write(io::read_text(from.string(), kMost));
+  file.commit();
+}
+
 // What from_pretrained() looks for besides weights and config.json.
 void copy_tokenizer_files(const std::string& tokenizer, const fs::path& folder) {
-  const fs::path source =
-      fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
-    std::error_code error;
-    if (fs::exists(source / name, error) && !fs::equivalent(source, folder, error)) {
-      fs::copy_file(source / name, folder / name, fs::copy_options::overwrite_existing, error);
-      SW_USER_CHECK(IoError, !error, (folder / name).string(), ": ", error.message());
+  std::error_code none;
+  const bool in_folder = fs::is_directory(tokenizer, none);
+  const fs::path file = in_folder ? fs::path(tokenizer) / "tokenizer.json" : fs::path(tokenizer);
+  copy_whole(file, folder / "tokenizer.json");
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    if (fs::is_regular_file(file.parent_path() / name, none)) {
+      copy_whole(file.parent_path() / name, folder / name);
     }
   }
 }
@@ -67,6 +74,10 @@ Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
                                .held_out_files = job_.data.held_out_files},
                               *tokenizer_);
   check_fits(model.config(), *corpus_.train, job_.data);
+  prompt_ = tokenizer_->encode(job_.training.sample_prompt);
+  SW_USER_CHECK(ConfigError, job_.training.sample_prompt.empty() || !prompt_.empty(),
+                "training.sample_prompt: \"", job_.training.sample_prompt,
+                "\" gives no token; write another, or leave it out");
   loader_ = std::make_unique<data::TokenLoader>(
       corpus_.train,
       data::LoaderOptions{.micro_batch = job_.engine.config().batch.train_micro_batch_size_per_gpu,
@@ -89,19 +100,32 @@ monitor::RunInfo Trainer::describe() const {
           .config_json = job_.engine.to_json(/*with_origins=*/false)};
 }
 
-void Trainer::run(monitor::Sink& sink) {
+void Trainer::run(monitor::Sink& sink, const StopSignal& stop) {
   sink.begin(describe());
+  try {
+    train(sink, stop);
+    save_weights(sink);
+    write_sample(sink);
+    engine_->wait_for_ranks();
+  } catch (const std::exception& error) {
+    sink.end(error.what());
+    throw;
+  }
+  sink.end("");
+}
+
+void Trainer::train(monitor::Sink& sink, const StopSignal& stop) {
   begin_ = previous_ = Clock::now();
   const std::int64_t every = job_.training.evaluate_every;
   for (std::int64_t step = 1; step <= job_.training.steps; ++step) {
+    SW_USER_CHECK(UsageError, stop.received() == 0, "ended by signal ", stop.received(),
+                  " before step ", step, "; the weights were not saved");
     train_step(step, sink);
     if (every > 0 && step % every == 0 && step < job_.training.steps) {
       evaluate_now(step, sink);
     }
   }
   evaluate_now(job_.training.steps, sink);
-  write_sample(sink);
-  save_weights();
 }
 
 void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
@@ -120,7 +144,7 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
     updated = engine_->step();
   }
   engine_->sum_over_ranks(losses);
-  pending_ = {step, losses, lr, Clock::now()};
+  pending_ = {step, losses, lr};
   if (engine_->rank().device.is_cpu()) {
     report_pending(sink);
   }
@@ -164,18 +188,18 @@ void Trainer::write_sample(monitor::Sink& sink) {
   if (training.sample_prompt.empty()) {
     return;
   }
-  std::vector<std::int64_t> tokens = tokenizer_->encode(training.sample_prompt);
-  const std::size_t prompt = tokens.size();
-  tokens = generate(*engine_, std::move(tokens),
-                    {.tokens = training.sample_tokens,
-                     .context = job_.data.sequence_length,
-                     .temperature = training.sample_temperature,
-                     .seed = training.seed});
-  const std::span<const std::int64_t> added(tokens.begin() + prompt, tokens.end());
+  const std::vector<std::int64_t> tokens =
+      generate(*engine_, prompt_,
+               {.tokens = training.sample_tokens,
+                .context = job_.data.sequence_length,
+                .vocabulary = tokenizer_->vocabulary_size(),
+                .temperature = training.sample_temperature,
+                .seed = training.seed});
+  const std::span<const std::int64_t> added(tokens.begin() + std::ssize(prompt_), tokens.end());
   sink.sample(training.steps, training.sample_prompt, tokenizer_->decode(added, true));
 }
 
-void Trainer::save_weights() {
+void Trainer::save_weights(monitor::Sink& sink) {
   if (!job_.training.save_weights) {
     return;
   }
@@ -186,7 +210,7 @@ void Trainer::save_weights() {
     if (job_.data.tokenizer != "bytes") {
       copy_tokenizer_files(job_.data.tokenizer, folder);
     }
-    log_info(concat("weights in Hugging Face's layout: ", folder.string()));
+    sink.note(concat("weights in Hugging Face's layout: ", folder.string()));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "shardwise/data/tokenizer.h"
 #include "shardwise/monitor/monitor.h"
 #include "shardwise/train/layered_engine.h"
+#include "shardwise/train/stop_signal.h"
 
 namespace shardwise::train {
 
@@ -21,9 +22,10 @@ class Trainer {
   // IoError (files) with what to change. Collective.
   Trainer(const config::Job& job, const Rank& rank);
 
-  // Trains all steps and tells `sink`; on rank 0 weights are then in <training.output>/model.
+  // Trains all steps and tells `sink`, from begin to end; on rank 0 weights are then in
+  // <training.output>/model. Throws UsageError between two steps when `stop` has received a signal.
   // Collective.
-  void run(monitor::Sink& sink);
+  void run(monitor::Sink& sink, const StopSignal& stop);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -32,19 +34,20 @@ class Trainer {
     std::int64_t step;
     at::Tensor loss;  // [1] fp32, mean over this rank's micro-batches
     double lr;
-    Clock::time_point end;
   };
 
   monitor::RunInfo describe() const;
+  void train(monitor::Sink& sink, const StopSignal& stop);
   void train_step(std::int64_t step, monitor::Sink& sink);
   void report_pending(monitor::Sink& sink);
   void evaluate_now(std::int64_t step, monitor::Sink& sink);
   void write_sample(monitor::Sink& sink);
-  void save_weights();
+  void save_weights(monitor::Sink& sink);
 
   config::Job job_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   data::Split corpus_;
+  std::vector<std::int64_t> prompt_;  // tokens of training.sample_prompt
   std::unique_ptr<data::TokenLoader> loader_;
   std::unique_ptr<LayeredEngine> engine_;
   std::optional<PendingStep> pending_;
