@@ -104,7 +104,7 @@ def test_saved_weights_load_into_transformers(tmp_path):
 
 
 def byte_model(name):
-    """A model of the parity tests with a vocabulary for bytes; the same weights in every process."""
+    """A model of the parity tests with a vocabulary for bytes; always the same weights."""
     small = models.build(name)
     small.config.vocab_size = 256
     torch.manual_seed(1)
