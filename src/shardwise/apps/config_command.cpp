@@ -9,7 +9,7 @@
 #include "shardwise/config/config.h"
 #include "shardwise/config/env.h"
 #include "shardwise/config/job.h"
-#include "shardwise/launcher/suggestion.h"
+#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {
@@ -59,7 +59,7 @@ Request parse(const std::vector<std::string>& words) {
       continue;
     } else if (word.size() > 1 && word[0] == '-') {
       SW_FAIL(UsageError, "config: unknown option ", word,
-              launcher::suggest(word, {"--world-size", "--origins", "--check", "--help"}),
+              suggest(word, {"--world-size", "--origins", "--check", "--help"}),
               "; see `shardwise config --help`");
     } else if (request.action.empty()) {
       request.action = word;
@@ -141,7 +141,7 @@ int run_config(const Context& context) {
   if (request.action == "reference") return reference(request);
   SW_USER_CHECK(UsageError, request.action == "check" || request.action == "print",
                 "config: there is no '", request.action, "'",
-                launcher::suggest(request.action, {"check", "print", "reference"}),
+                suggest(request.action, {"check", "print", "reference"}),
                 "; see `shardwise config --help`");
   SW_USER_CHECK(UsageError, !request.file.empty(), "config: name the file: shardwise config ",
                 request.action, " FILE");

@@ -7,7 +7,7 @@
 #include "shardwise/base/log.h"
 #include "shardwise/data/tokenize_files.h"
 #include "shardwise/data/tokenizer.h"
-#include "shardwise/launcher/suggestion.h"
+#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {
@@ -69,7 +69,7 @@ Request parse(const std::vector<std::string>& words) {
                !take_value(words, at, "--document-per", request.unit) &&
                !take_value(words, at, "--jsonl-field", request.field)) {
       SW_FAIL(UsageError, "data: unknown option ", word,
-              launcher::suggest(word.substr(0, word.find('=')),
+              suggest(word.substr(0, word.find('=')),
                                 {"--tokenizer", "--output", "--document-per", "--jsonl-field",
                                  "--quiet", "--help"}),
               "; see `shardwise data --help`");
@@ -83,7 +83,7 @@ data::DocumentUnit to_unit(const std::string& name) {
   if (name == "line") return data::DocumentUnit::kLine;
   if (name == "jsonl") return data::DocumentUnit::kJsonLines;
   SW_FAIL(UsageError, "data tokenize: --document-per takes file, line or jsonl, not '", name, "'",
-          launcher::suggest(name, {"file", "line", "jsonl"}));
+          suggest(name, {"file", "line", "jsonl"}));
 }
 
 void check(const Request& request) {
@@ -91,7 +91,7 @@ void check(const Request& request) {
                 "data: say what to do: shardwise data tokenize; see `shardwise data --help`");
   const std::string& action = request.words.front();
   SW_USER_CHECK(UsageError, action == "tokenize", "data: there is no '", action, "'",
-                launcher::suggest(action, {"tokenize"}), "; see `shardwise data --help`");
+                suggest(action, {"tokenize"}), "; see `shardwise data --help`");
   SW_USER_CHECK(UsageError, !request.tokenizer.empty(),
                 "data tokenize: name the tokenizer: --tokenizer bytes, or --tokenizer FILE");
   SW_USER_CHECK(UsageError, !request.output.empty(),

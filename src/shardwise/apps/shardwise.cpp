@@ -11,7 +11,7 @@
 #include "shardwise/apps/command.h"
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
-#include "shardwise/launcher/suggestion.h"
+#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {
@@ -54,7 +54,7 @@ int dispatch(Context context, std::vector<std::string> words) {
     if (name == command.name) return command.run(context);
     known.push_back(command.name);
   }
-  SW_FAIL(UsageError, "there is no command '", name, "'", launcher::suggest(name, known),
+  SW_FAIL(UsageError, "there is no command '", name, "'", suggest(name, known),
           "; `shardwise --help` lists them");
 }
 

@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/config/batch.h"
 #include "shardwise/config/draft.h"
 #include "shardwise/config/optimizer_types.h"
 #include "shardwise/config/scheduler_types.h"
-#include "shardwise/config/suggest.h"
 
 namespace shardwise::config {
 namespace {

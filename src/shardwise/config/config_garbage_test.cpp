@@ -1,12 +1,12 @@
 // Broken documents: whatever comes in, nothing but ConfigError comes out.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <random>
 #include <string>
 
 #include "shardwise/base/error.h"
+#include "shardwise/base/memory_file.h"
+#include "shardwise/base/mutation.h"
 #include "shardwise/config/config.h"
 #include "shardwise/config/job.h"
 #include "shardwise/config/json_value.h"
@@ -41,80 +41,12 @@ bool loads(const std::string& text) {
   }
 }
 
-class Mutator {
- public:
-  explicit Mutator(unsigned seed) : random_(seed) {}
-
-  std::string mutate(std::string text) {
-    const int edits = 1 + pick(4);
-    for (int i = 0; i < edits; ++i) {
-      edit(text);
-    }
-    return text;
-  }
-
- private:
-  int pick(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
-
-  std::size_t place(const std::string& text) {
-    return static_cast<std::size_t>(pick(static_cast<int>(text.size()) + 1));
-  }
-
-  void edit(std::string& text) {
-    static const char* const kPieces[] = {"{",
-                                          "}",
-                                          "[",
-                                          "]",
-                                          ",",
-                                          ":",
-                                          "\"",
-                                          "null",
-                                          "true",
-                                          "1e999",
-                                          "-1",
-                                          "\\u0",
-                                          "/*",
-                                          "//",
-                                          "#",
-                                          "NaN",
-                                          "\xFF",
-                                          "auto",
-                                          "0.5",
-                                          "\"auto\"",
-                                          "1e5",
-                                          "[[[[[",
-                                          "{\"a\":",
-                                          "Infinity",
-                                          "\xC3",
-                                          "\\",
-                                          "-",
-                                          "\"stage\": 2,",
-                                          "99999999999999999999"};
-    const std::size_t at = place(text);
-    const std::size_t length = static_cast<std::size_t>(pick(12));
-    switch (pick(6)) {
-      case 0: text.insert(at, kPieces[pick(static_cast<int>(std::size(kPieces)))]); break;
-      case 1: text.erase(at, length); break;
-      case 2: text.insert(at, text.substr(place(text), length)); break;
-      case 3:
-        if (at < text.size()) {
-          text[at] = static_cast<char>(pick(256));
-        }
-        break;
-      case 4: text.resize(at); break;
-      default: text.insert(at, 1, static_cast<char>(pick(256))); break;
-    }
-  }
-
-  std::mt19937 random_;
-};
-
 TEST(Garbage, TenThousandMutantsGiveConfigErrorsOnly) {
   ASSERT_TRUE(loads(kValid));
-  Mutator mutator(20240229);
+  std::mt19937_64 random(20240229);
   int valid = 0;
   for (int i = 0; i < 10'000; ++i) {
-    valid += loads(mutator.mutate(kValid)) ? 1 : 0;
+    valid += loads(mutate(kValid, random)) ? 1 : 0;
   }
   // Some edits fall into comments, spaces and strings; most break the document.
   EXPECT_GT(valid, 100);
@@ -155,33 +87,18 @@ bool loads_job(const std::string& path, const std::vector<Override>& overrides) 
   }
 }
 
-// A file in memory, since a hundred thousand files on a disk take minutes.
-class MemoryFile {
- public:
-  MemoryFile() : file_(::memfd_create("mutant", 0)) {}
-  ~MemoryFile() { ::close(file_); }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
-  void write(const std::string& text) const {
-    ASSERT_EQ(::ftruncate(file_, 0), 0);
-    ASSERT_EQ(::pwrite(file_, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-  }
-
- private:
-  int file_;
-};
-
 void expect_sane_mutant_jobs(int count) {
   const MemoryFile file;
-  Mutator mutator(20240301);
+  std::mt19937_64 random(20240301);
   int valid = 0;
   for (int i = 0; i < count; ++i) {
     // One in five is a sound document with broken overrides.
     const bool override_only = i % 5 == 0;
-    file.write(override_only ? kValidJob : mutator.mutate(kValidJob));
+    file.set(override_only ? kValidJob : mutate(kValidJob, random));
     std::vector<Override> overrides;
     if (override_only) {
-      overrides = {{mutator.mutate("training.steps"), mutator.mutate("[12, {\"a\": 5}]")},
-                   {mutator.mutate("zero_optimization.stage"), mutator.mutate("2")}};
+      overrides = {{mutate("training.steps", random), mutate("[12, {\"a\": 5}]", random)},
+                   {mutate("zero_optimization.stage", random), mutate("2", random)}};
     }
     valid += loads_job(file.path(), overrides) ? 1 : 0;
   }

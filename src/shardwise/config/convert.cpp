@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "shardwise/base/check.h"
-#include "shardwise/config/suggest.h"
+#include "shardwise/base/suggest.h"
 
 namespace shardwise::config {
 namespace {
@@ -164,9 +164,7 @@ std::string convert_string(const Shape& shape, const Value& given, Value& out) {
       return "";
     }
   }
-  const std::vector<std::string> near = nearest(given.text, shape.choices);
-  const std::string hint = near.empty() ? "" : concat(" (did you mean ", join_or(near), "?)");
-  return wrong(shape, given, "is not one of its values") + hint;
+  return wrong(shape, given, "is not one of its values") + suggest(given.text, shape.choices);
 }
 
 using Converter = std::string (*)(const Shape&, const Value&, Value&);

@@ -8,7 +8,7 @@
 
 #include "shardwise/base/error.h"
 #include "shardwise/data/tokenizer_file.h"
-#include "shardwise/io/mutation.h"
+#include "shardwise/base/mutation.h"
 
 namespace shardwise::data {
 namespace {
@@ -94,7 +94,7 @@ TEST(TokenizerGarbage, MutantsAreRefusedOrWork) {
     try_document(valid, first);
     ASSERT_EQ(first.valid, 1);
     for (int i = 0; i < 33'400; ++i) {
-      const std::string mutant = io::mutate(valid, random);
+      const std::string mutant = mutate(valid, random);
       SCOPED_TRACE(i);
       try_document(mutant, outcome);
       ASSERT_FALSE(testing::Test::HasFailure()) << mutant;
@@ -138,7 +138,7 @@ TEST(TokenizerGarbage, Expressions) {
   Outcome outcome;
   for (int i = 0; i < 10'000; ++i) {
     std::string mutant =
-        io::mutate(R"((?i:a|\\p{Lu}+?)|[^\\s&&[a-c]]{1,3}|(?<!x)\\b\\u0041(a*)*$)", random);
+        mutate(R"((?i:a|\\p{Lu}+?)|[^\\s&&[a-c]]{1,3}|(?<!x)\\b\\u0041(a*)*$)", random);
     if (mutant.size() > 200) continue;
     mutant = document.substr(0, at) + mutant + document.substr(at + pattern.size());
     try_document(mutant, outcome);

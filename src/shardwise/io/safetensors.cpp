@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/io/json_view.h"
 #include "shardwise/io/model_files.h"
-#include "shardwise/io/nearest_names.h"
 #include "shardwise/io/quote.h"
 #include "shardwise/io/safetensors_header.h"
 
@@ -76,12 +76,12 @@ std::string shard_name(const JsonView& entry) {
 }
 
 std::string names_text(std::string_view wanted, const TensorTable& tensors) {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     names.push_back(name);
   }
   std::string text;
-  for (const std::string_view name : nearest_names(wanted, names)) {
+  for (const std::string& name : nearest(wanted, names)) {
     text += (text.empty() ? "; nearest: " : ", ") + printable(name);
   }
   return concat("; it holds ", names.size(), " tensors", text);

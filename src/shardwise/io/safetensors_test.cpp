@@ -10,8 +10,8 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/io/failure.h"
-#include "shardwise/io/memory_file.h"
-#include "shardwise/io/mutation.h"
+#include "shardwise/base/memory_file.h"
+#include "shardwise/base/mutation.h"
 #include "shardwise/io/temporary_folder.h"
 
 namespace shardwise::io {

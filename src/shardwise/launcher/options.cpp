@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "shardwise/base/check.h"
-#include "shardwise/launcher/suggestion.h"
+#include "shardwise/base/suggest.h"
 
 namespace shardwise::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "shardwise/base/error.h"
-#include "shardwise/io/mutation.h"
+#include "shardwise/base/mutation.h"
 #include "shardwise/models/model.h"
 
 namespace shardwise::models {
@@ -76,7 +76,7 @@ TEST(ConfigFuzz, MutantsGiveDataErrorsOrModels) {
   std::mt19937_64 random(20251201);
   int valid = 0, computed = 0;
   for (int i = 0; i < kMutants; ++i) {
-    const std::string text = io::mutate(kValid[i % kValid.size()], random);
+    const std::string text = mutate(kValid[i % kValid.size()], random);
     try {
       const ModelConfig config = read_model_config(io::JsonView::parse(text, kSource));
       expect_sane(config);

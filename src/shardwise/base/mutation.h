@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardwise::io {
+namespace shardwise {
 
 // Makes mutants of one kind of file after the other; use mutate() below.
 class Mutator {
@@ -184,4 +184,4 @@ inline std::string mutate(const std::string& valid, std::mt19937_64& random) {
   return text;
 }
 
-}  // namespace shardwise::io
+}  // namespace shardwise
