@@ -96,8 +96,8 @@ void run_as_threads(const Case& work) {
   });
   for (const auto& [name, tensor] : records[0]) {
     for (const Record& other : records) {
-      SW_CHECK(name.starts_with("weight.") || other.at(name).equal(tensor),
-               "the ranks differ in ", name);
+      SW_CHECK(name.starts_with("weight.") || other.at(name).equal(tensor), "the ranks differ in ",
+               name);
     }
   }
   write(records[0], work.output);

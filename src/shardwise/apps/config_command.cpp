@@ -6,10 +6,10 @@
 #include "shardwise/apps/command.h"
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/config/config.h"
 #include "shardwise/config/env.h"
 #include "shardwise/config/job.h"
-#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {

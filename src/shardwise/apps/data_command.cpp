@@ -5,9 +5,9 @@
 #include "shardwise/apps/command.h"
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/data/tokenize_files.h"
 #include "shardwise/data/tokenizer.h"
-#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {
@@ -69,9 +69,8 @@ Request parse(const std::vector<std::string>& words) {
                !take_value(words, at, "--document-per", request.unit) &&
                !take_value(words, at, "--jsonl-field", request.field)) {
       SW_FAIL(UsageError, "data: unknown option ", word,
-              suggest(word.substr(0, word.find('=')),
-                                {"--tokenizer", "--output", "--document-per", "--jsonl-field",
-                                 "--quiet", "--help"}),
+              suggest(word.substr(0, word.find('=')), {"--tokenizer", "--output", "--document-per",
+                                                       "--jsonl-field", "--quiet", "--help"}),
               "; see `shardwise data --help`");
     }
   }

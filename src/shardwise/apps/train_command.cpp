@@ -7,9 +7,9 @@
 #include "shardwise/apps/command.h"
 #include "shardwise/apps/library.h"
 #include "shardwise/base/check.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/launcher/launch.h"
 #include "shardwise/launcher/options.h"
-#include "shardwise/base/suggest.h"
 
 namespace shardwise::apps {
 namespace {
@@ -52,8 +52,7 @@ Request parse(const std::vector<std::string>& words) {
       request.overrides.push_back(*assignment);
     } else if (word.size() > 1 && word[0] == '-') {
       SW_FAIL(UsageError, "train: unknown option ", word,
-              suggest(word, {"--ranks", "--set", "--help"}),
-              "; see `shardwise train --help`");
+              suggest(word, {"--ranks", "--set", "--help"}), "; see `shardwise train --help`");
     } else {
       SW_USER_CHECK(UsageError, request.job.empty(), "train: one job file only, not also '", word,
                     "'");

@@ -46,7 +46,7 @@ struct JobSections {
 
 struct Job : JobSections {
   std::string path;  // of the file
-  Resolved engine;  // value_json, origin and to_json know the three sections as well
+  Resolved engine;   // value_json, origin and to_json know the three sections as well
 };
 
 // One "--set path=value": value is JSON, or a string where it is no JSON.

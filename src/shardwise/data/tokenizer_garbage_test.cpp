@@ -7,8 +7,8 @@
 #include <string>
 
 #include "shardwise/base/error.h"
-#include "shardwise/data/tokenizer_file.h"
 #include "shardwise/base/mutation.h"
+#include "shardwise/data/tokenizer_file.h"
 
 namespace shardwise::data {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "shardwise/base/check.h"
-#include "shardwise/io/failure.h"
 #include "shardwise/base/mutation.h"
+#include "shardwise/io/failure.h"
 #include "shardwise/io/temporary_folder.h"
 
 namespace shardwise::io {

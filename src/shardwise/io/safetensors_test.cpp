@@ -9,9 +9,9 @@
 #include <random>
 
 #include "shardwise/base/check.h"
-#include "shardwise/io/failure.h"
 #include "shardwise/base/memory_file.h"
 #include "shardwise/base/mutation.h"
+#include "shardwise/io/failure.h"
 #include "shardwise/io/temporary_folder.h"
 
 namespace shardwise::io {

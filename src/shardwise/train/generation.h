@@ -9,10 +9,10 @@
 namespace shardwise::train {
 
 struct GenerationOptions {
-  std::int64_t tokens = 0;   // to add
-  std::int64_t context = 0;  // the model sees at most this many tokens
+  std::int64_t tokens = 0;      // to add
+  std::int64_t context = 0;     // the model sees at most this many tokens
   std::int64_t vocabulary = 0;  // only tokens below it are chosen
-  double temperature = 1;    // 0: the likeliest token each time
+  double temperature = 1;       // 0: the likeliest token each time
   std::uint64_t seed = 0;
 };
 

@@ -1,9 +1,8 @@
 // SIGTERM and SIGINT as something that a training loop can ask for.
 #pragma once
 
-#include <csignal>
-
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 namespace shardwise::train {

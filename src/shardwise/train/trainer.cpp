@@ -188,13 +188,12 @@ void Trainer::write_sample(monitor::Sink& sink) {
   if (training.sample_prompt.empty()) {
     return;
   }
-  const std::vector<std::int64_t> tokens =
-      generate(*engine_, prompt_,
-               {.tokens = training.sample_tokens,
-                .context = job_.data.sequence_length,
-                .vocabulary = tokenizer_->vocabulary_size(),
-                .temperature = training.sample_temperature,
-                .seed = training.seed});
+  const std::vector<std::int64_t> tokens = generate(*engine_, prompt_,
+                                                    {.tokens = training.sample_tokens,
+                                                     .context = job_.data.sequence_length,
+                                                     .vocabulary = tokenizer_->vocabulary_size(),
+                                                     .temperature = training.sample_temperature,
+                                                     .seed = training.seed});
   const std::span<const std::int64_t> added(tokens.begin() + std::ssize(prompt_), tokens.end());
   sink.sample(training.steps, training.sample_prompt, tokenizer_->decode(added, true));
 }
