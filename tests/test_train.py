@@ -412,3 +412,45 @@ def test_a_signal_ends_the_run_between_two_steps(ranks, tmp_path):
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert "signal 15" in rows(tmp_path / "out", "end")[-1]["error"]
+
+
+def test_a_diverged_run_keeps_the_earlier_model(tmp_path):
+    job = job_of(tmp_path)
+    run("train", job)
+    before = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
+    own = ["--set", "shardwise.non_finite=apply", "--set", "optimizer.params.lr=1e30"]
+    text = run("train", job, *own, expect=65)
+    assert "diverged" in text and "not finite" in text
+    assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == before
+    assert "diverged" in rows(tmp_path / "out", "end")[-1]["error"]
+
+
+def test_ranks_with_other_data_are_an_error(tmp_path):
+    """A stale copy of the corpus on one machine must not train on silently."""
+    a, b = folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        job_of(folder)
+    (b / "text.txt").write_text(TEXT.replace("7", "8"))
+    script = tmp_path / "rank.sh"
+    script.write_text(f'[ "$RANK" = 0 ] && cd {a} || cd {b}\n{PROGRAM} train job.json')
+    text = run("launch", "-n", 2, "--no-python", "sh", script, expect=64)
+    assert "data.files" in text and "digest" in text
+
+
+def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path):
+    job = job_of(tmp_path)
+    lonely = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29613"}
+    process = subprocess.Popen([PROGRAM, "train", job], env={**os.environ, **lonely})
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+
+
+def test_a_stale_tokenizer_does_not_stay(tmp_path):
+    small_tokenizer(tmp_path / "my_bpe.json")
+    run("train", bpe_job(tmp_path, files=["text.txt"]), "--set", "training.sample_tokens=2")
+    assert (tmp_path / "out" / "model" / "tokenizer.json").exists()
+    run("train", job_of(tmp_path))
+    assert not (tmp_path / "out" / "model" / "tokenizer.json").exists()

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -70,6 +71,8 @@ void print(const std::string& text) {
 
 int main(int argc, char** argv, char** environment) {
   using namespace shardwise;
+  // A file that exceeds a limit is an error of the write, with its name, not a signal.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     std::error_code error;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -10,11 +10,17 @@
 namespace shardwise::train {
 namespace {
 
+// Below it every token but the likeliest has a share of 0 in fp32.
+constexpr double kLeastTemperature = 1e-6;
+
 std::int64_t choose(const at::Tensor& logits, double temperature, at::Generator& generator) {
-  if (temperature == 0) {
+  const at::Tensor below_best = logits - logits.max();
+  SW_USER_CHECK(DataError, at::isfinite(below_best).all().item<bool>(),
+                "the model's output is not finite: the training has diverged");
+  if (temperature < kLeastTemperature) {
     return logits.argmax().item<std::int64_t>();
   }
-  const at::Tensor shares = at::softmax(logits / temperature, 0);
+  const at::Tensor shares = at::softmax(below_best / temperature, 0);
   return at::multinomial(shares, 1, /*replacement=*/false, generator).item<std::int64_t>();
 }
 

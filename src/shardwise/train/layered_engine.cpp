@@ -18,7 +18,8 @@ std::string settings_of(const config::Resolved& config, const models::Model& mod
 
 }  // namespace
 
-LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank)
+LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank,
+                             const std::string& settings)
     : model_(std::move(model)),
       config_(config.config()),
       rank_(rank),
@@ -29,7 +30,7 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
                               .device = rank_.device,
                               .rule = rule_.rule,
                               .with_momentum = rule_.with_momentum,
-                              .settings = settings_of(config, model_)};
+                              .settings = settings_of(config, model_) + "\n" + settings};
   core_ = std::make_unique<Engine>(options, rank_.channels,
                                    model_.units(precision::dtype_of(config_.model_dtype())));
 }

@@ -31,8 +31,9 @@ class LayeredEngine {
  public:
   // Takes over the model's parameters, on the rank's device and in the configuration's dtype.
   // Collective; all ranks start with the first rank's weights. Throws UsageError where ranks differ
-  // in configuration or shape.
-  LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank);
+  // in configuration, shape or `settings`: what else must be the same, "name = value" lines.
+  LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank,
+                const std::string& settings = "");
 
   // Switches dropout; training at first.
   void set_training(bool training) { model_.set_training(training); }

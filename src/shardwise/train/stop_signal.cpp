@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <ctime>
+
 namespace shardwise::train {
 
 StopSignal::StopSignal() {
@@ -21,13 +23,15 @@ StopSignal::~StopSignal() {
 }
 
 void StopSignal::watch() {
-  for (;;) {
-    int signal = 0;
-    ::sigwait(&watched_, &signal);
-    if (leaving_) return;
-    if (received_ != 0) ::_exit(128 + signal);
-    received_ = signal;
+  int signal = 0;
+  ::sigwait(&watched_, &signal);
+  if (leaving_) return;
+  received_ = signal;
+  const timespec patience{kPatienceSeconds, 0};
+  while (::sigtimedwait(&watched_, nullptr, &patience) < 0) {
+    if (!asked_) ::_exit(128 + signal);
   }
+  if (!leaving_) ::_exit(128 + signal);
 }
 
 }  // namespace shardwise::train

@@ -1,11 +1,14 @@
 #include "shardwise/train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/hash.h"
 #include "shardwise/io/atomic_file.h"
 #include "shardwise/train/evaluation.h"
 #include "shardwise/train/generation.h"
@@ -63,6 +66,35 @@ void copy_tokenizer_files(const std::string& tokenizer, const fs::path& folder) 
   }
 }
 
+void remove_tokenizer_files(const fs::path& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
+    ::unlink((folder / name).c_str());
+  }
+}
+
+void check_finite(const std::vector<models::NamedParameter>& weights, const std::string& folder) {
+  for (const models::NamedParameter& weight : weights) {
+    SW_USER_CHECK(DataError, at::isfinite(weight.tensor).all().item<bool>(), "the training has ",
+                  "diverged: ", weight.name, " is not finite at the end. Nothing was saved to ",
+                  folder, "; lower the learning rate");
+  }
+}
+
+// Tells corpora apart by their size and up to kProbes samples of them.
+std::string describe_corpus(const std::shared_ptr<const data::Corpus>& corpus) {
+  constexpr std::int64_t kProbes = 64;
+  if (!corpus) {
+    return "none";
+  }
+  std::vector<std::int64_t> sample(static_cast<std::size_t>(corpus->length()));
+  std::uint64_t hash = kHashSeed;
+  for (std::int64_t i = 0; i < std::min(kProbes, corpus->size()); ++i) {
+    corpus->read(i * corpus->size() / std::min(kProbes, corpus->size()), sample);
+    hash = hash_bytes(sample.data(), sample.size() * sizeof(std::int64_t), hash);
+  }
+  return concat(corpus->size(), " samples, digest ", hash);
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
@@ -87,7 +119,10 @@ Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
                           .shuffle = job_.data.shuffle});
   // Dropout differs between ranks, everything else is seeded on its own.
   at::manual_seed(job_.training.seed * static_cast<std::uint64_t>(rank.world_size) + rank.rank);
-  engine_ = std::make_unique<LayeredEngine>(std::move(model), job_.engine, rank);
+  engine_ = std::make_unique<LayeredEngine>(
+      std::move(model), job_.engine, rank,
+      concat("data.files = ", describe_corpus(corpus_.train),
+             "\nheld-out data = ", describe_corpus(corpus_.held_out)));
 }
 
 monitor::RunInfo Trainer::describe() const {
@@ -205,7 +240,9 @@ void Trainer::save_weights(monitor::Sink& sink) {
   const std::vector<models::NamedParameter> weights = engine_->weights();
   if (engine_->rank().rank == 0) {
     const fs::path folder = fs::path(job_.training.output) / "model";
+    check_finite(weights, folder.string());
     models::save_model(folder.string(), engine_->model().config(), weights);
+    remove_tokenizer_files(folder);
     if (job_.data.tokenizer != "bytes") {
       copy_tokenizer_files(job_.data.tokenizer, folder);
     }
