@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "shardwise/base/check.h"
 
@@ -46,9 +45,6 @@ std::vector<std::string> expand_files(const std::vector<std::string>& patterns,
     SW_USER_CHECK(ConfigError, !found.empty(), key, ": no file matches '", pattern, "'");
     files.insert(files.end(), found.begin(), found.end());
   }
-  // A file that several patterns name is read once.
-  std::set<std::string> seen;
-  std::erase_if(files, [&](const std::string& file) { return !seen.insert(file).second; });
   return files;
 }
 
