@@ -127,7 +127,7 @@ void measure_updates(const Place& place, std::int64_t n) {
   auto* made = static_cast<StepDecision*>(device_memory(sizeof(StepDecision)));
   auto* result = static_cast<BoundaryResult*>(device_memory(sizeof(BoundaryResult)));
   report("fill_boundary_record", 0, [&] {
-    fill_boundary_record(place, mixed.table, partials, 1, nullptr, kParameters, records);
+    fill_boundary_record(place, mixed.table, partials, {.parameters = kParameters}, records);
   });
   report("finish_boundary, 8 ranks, 1000 parameters", 0, [&] {
     finish_boundary(place, records, kWorld, kParameters, BoundaryRule{}, device_state, active,

@@ -1,5 +1,7 @@
 """The engine: an ``nn.Module`` around the user's model whose training steps run in the C++ core."""
 
+import functools
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,35 +21,21 @@ from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# A parameter group that moves nothing, for trainable parameters outside of the user's groups.
-IDLE_GROUP = {
-    "adam": {
-        "lr": 0.0,
-        "beta1": 0.0,
-        "beta2": 0.0,
-        "eps": 1.0,
-        "weight_decay": 0.0,
-        "decoupled": 1.0,
-        "bias_correction": 0.0,
-    },
-    "sgd": {"lr": 0.0, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": 0.0},
-}
 
 
 @dataclass
 class Progress:
-    """Where training stands. Steps are windows of ``gradient_accumulation_steps`` micro-batches."""
+    """Where training stands; micro-batches are counted by the core's window."""
 
     global_steps: int = 0
-    micro_steps: int = 0
     global_samples: int = 0
     skipped_steps: int = 0
     step_applied: bool = False
-    had_backward: bool = False  # in the present micro-batch
     inside_no_sync: bool = False
     warned_no_sync: bool = False
     warned_zero_grad: bool = False
-    boundary_override: bool | None = None
+    # Tokens behind the loss of the last forward, where losses count by their tokens.
+    tokens: Any = None
     # Arguments for the schedule while the outcome of the last step is not known; else None.
     unsettled: dict[str, Any] | None = None
 
@@ -87,6 +75,8 @@ class Engine(ConfigAccessors, nn.Module):
         if self.config_value("fp16.auto_cast"):
             inputs = _cast(inputs, torch.float16)
             kwargs = _cast(kwargs, torch.float16)
+        if self._token_weighted:
+            self._progress.tokens = target_tokens(self.module, kwargs)
         try:
             return self.module(*inputs, **kwargs)
         except RuntimeError as error:
@@ -110,9 +100,16 @@ class Engine(ConfigAccessors, nn.Module):
         )
 
     def backward(
-        self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
+        self,
+        loss: torch.Tensor,
+        retain_graph: bool = False,
+        scale_wrt_gas: bool = True,
+        tokens: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """Backward of a scalar loss, divided by the accumulation steps and scaled in fp16.
+
+        With ``shardwise.token_weighted_loss`` the loss is the mean over ``tokens`` and counts by
+        them; a causal language model that gets ``labels=`` needs no ``tokens``.
 
         Returns the loss divided by the accumulation steps.
         """
@@ -129,40 +126,70 @@ class Engine(ConfigAccessors, nn.Module):
                 "compiled autograd does not run the engine's hooks: set "
                 "torch._dynamo.config.compiled_autograd = False (compiled blocks work)"
             )
-        if not self._progress.had_backward and self._window_is_new() and self._core.has_gradients():
-            self._core.zero_grad()
-            raise _C.UsageError(
-                "gradients arrived outside of engine.backward() and were dropped: loss.backward() "
-                "is not available in this version, call engine.backward(loss)"
-            )
-        divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         with self._dropping_the_window_on_failure():
-            self._core.scale_loss(loss, divisor).backward(retain_graph=retain_graph)
-        self._progress.had_backward = True
+            self._core.backward(loss, retain_graph, scale_wrt_gas, self._tokens_of(loss, tokens))
+        divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         return loss.detach() if divisor == 1 else loss.detach() / divisor
+
+    def _tokens_of(self, loss: torch.Tensor, tokens: Any) -> torch.Tensor | None:
+        if not self._token_weighted:
+            if tokens is not None:
+                raise _C.UsageError(
+                    "backward(tokens=) has a meaning only with "
+                    '"shardwise": {"token_weighted_loss": true}'
+                )
+            return None
+        tokens = self._progress.tokens if tokens is None else tokens
+        return None if tokens is None else torch.as_tensor(tokens, device=loss.device)
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss times the loss scale, for ``engine.scale(loss).backward()``.
+
+        ``loss.backward()`` alone does outside of fp16. Either way gradients are divided by the
+        accumulation steps as they arrive; the loss itself is not.
+        """
+        return self._core.scale(loss)
 
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
         """Ends a micro-batch; at the boundary of the accumulation window updates the weights."""
-        if self._progress.inside_no_sync:
-            raise _C.UsageError("step() was called inside no_sync(): leave the context first")
-        if not self._wiring.ended and not self._progress.had_backward:
+        self._check_may_step("step")
+        if not self._wiring.ended and not self._window.had_backward:
             raise _C.UsageError(
-                "step() was called without engine.backward(loss) since the last step or "
-                "zero_grad(); loss.backward() does not count in this version"
+                "step() was called without a backward since the last step() or zero_grad(): call "
+                "engine.backward(loss) first"
             )
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
         self._progress.step_applied = False
         if boundary:
-            with self._dropping_the_window_on_failure():
-                self._step_at_boundary(lr_kwargs or {})
-        self._progress.micro_steps += 1
-        self._progress.had_backward = False
+            self._update(lr_kwargs or {})
+        else:
+            self._window.end_micro_batch()
 
-    def _window_is_new(self) -> bool:
-        return self._progress.boundary_override is None and (
-            self.micro_steps % self.gradient_accumulation_steps() == 0
-        )
+    def flush_accumulation(self) -> bool:
+        """Updates with the micro-batches since the last update, fewer than a whole window.
+
+        For the end of an epoch: their mean counts. Returns False, and does nothing, where there
+        are none. Every rank calls it.
+        """
+        self._check_may_step("flush_accumulation")
+        self._settle()
+        if self._window.empty:
+            return False
+        self._update({}, partial=True)
+        return True
+
+    def _check_may_step(self, call: str) -> None:
+        if self._progress.inside_no_sync:
+            raise _C.UsageError(f"{call}() was called inside no_sync(): leave the context first")
+
+    @property
+    def _window(self) -> _C.AccumulationWindow:
+        return self._core.window
+
+    @property
+    def _token_weighted(self) -> bool:
+        return self.config_value("shardwise.token_weighted_loss")
 
     @contextmanager
     def _dropping_the_window_on_failure(self) -> Iterator[None]:
@@ -172,35 +199,31 @@ class Engine(ConfigAccessors, nn.Module):
         except BaseException as error:
             if not self._core.communication_failed():
                 self._core.zero_grad()
-                self._progress.micro_steps -= (
-                    self._progress.micro_steps % self.gradient_accumulation_steps()
-                )
-                self._progress.had_backward = False
+                self._window.drop()
                 log("the gradients of this accumulation window were dropped")
             elif isinstance(error, RuntimeError) and not isinstance(error, _C.CommunicationError):
                 # autograd passes the text of an error on, not its class.
                 raise _C.CommunicationError(str(error)) from error
             raise
 
-    def _step_at_boundary(self, schedule_arguments: dict[str, Any]) -> None:
+    def _update(self, schedule_arguments: dict[str, Any], partial: bool = False) -> None:
         if self._optimizer is None:
             raise _C.UsageError(
                 "step() needs an optimizer: name one in the configuration "
                 '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
             )
-        with self._optimizer.carried_out_by(self._run_core_step):
+        count = self._window.held + self._window.had_backward
+        run = functools.partial(self._core.step, partial=partial)
+        with self._dropping_the_window_on_failure(), self._optimizer.carried_out_by(run):
             self._optimizer.step()
         self._progress.unsettled = schedule_arguments
         self._progress.global_steps += 1
-        self._progress.global_samples += self.train_batch_size()
+        self._progress.global_samples += (
+            count * self.train_micro_batch_size_per_gpu() * self.world_size
+        )
         if self.device.type == "cpu":
             self._settle()
         log_step(self)
-
-    def _run_core_step(self, values: list[dict[str, float]]) -> None:
-        if self._wiring.has_idle_group:
-            values = [*values, IDLE_GROUP[self._optimizer.rule]]
-        self._core.step(values)
 
     def _settle(self) -> None:
         """Learns what the last step decided, and moves the schedule. Waits for a GPU."""
@@ -217,26 +240,21 @@ class Engine(ConfigAccessors, nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients of the present accumulation window. Not needed after a step."""
-        if self.micro_steps % self.gradient_accumulation_steps() and not (
-            self._progress.warned_zero_grad
-        ):
+        if self._window.held and not self._window.empty and not self._progress.warned_zero_grad:
             self._progress.warned_zero_grad = True
             log(
                 "zero_grad() in the middle of an accumulation window drops the gradients of its "
                 "earlier micro-batches; step() clears them by itself"
             )
         self._core.zero_grad()
-        self._progress.had_backward = False
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next ``step()`` updates the weights."""
-        if self._progress.boundary_override is not None:
-            return self._progress.boundary_override
-        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+        return self._window.at_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Overrides the counting of micro-batches from now on."""
-        self._progress.boundary_override = is_boundary
+        self._window.force_boundary(is_boundary)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -273,7 +291,7 @@ class Engine(ConfigAccessors, nn.Module):
     @property
     def micro_steps(self) -> int:
         """Micro-batches so far."""
-        return self._progress.micro_steps
+        return self._window.micro_steps
 
     @property
     def global_samples(self) -> int:
@@ -304,10 +322,7 @@ class Engine(ConfigAccessors, nn.Module):
     def loss_scale(self) -> float:
         """The scale of the coming step; 1 outside of fp16."""
         self._settle()
-        result = self._core.last_result()
-        if result is not None:
-            return result["next_loss_scale"]
-        return float(self._core.scale_loss(torch.ones((), device=self.device), 1.0))
+        return self._core.loss_scale()
 
     def was_step_applied(self) -> bool:
         """Whether the last ``step()`` changed the weights."""
@@ -334,11 +349,10 @@ class Engine(ConfigAccessors, nn.Module):
         self._set_config(self.resolved_config.with_train_micro_batch_size(_count(micro_batch_size)))
 
     def _set_config(self, config: _C.Config) -> None:
-        if self._progress.had_backward or self.micro_steps % self.gradient_accumulation_steps():
-            raise _C.UsageError("the batch size can change only between steps, not inside a window")
+        steps = json.loads(config.value_json("gradient_accumulation_steps"))
+        dtype = json.loads(config.value_json("data_types.grad_accum_dtype"))
+        self._core.set_accumulation(steps, dtype)
         self.set_resolved_config(config)
-        self._progress.micro_steps = 0
-        self._core.set_accumulation_dtype(self.config_value("data_types.grad_accum_dtype"))
 
     def memory_report(self) -> dict[str, dict[str, int]]:
         """Bytes that this rank holds, by tier (device, pinned_host, file) and kind."""
@@ -482,6 +496,14 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor,
         value,
     )
+
+
+def target_tokens(module: nn.Module, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """How many tokens a causal language model of transformers takes its loss over, if it is one."""
+    labels = kwargs.get("labels")
+    if getattr(module, "loss_type", None) != "ForCausalLM" or not isinstance(labels, torch.Tensor):
+        return None
+    return (labels[..., 1:] != -100).sum()
 
 
 def _count(value: Any) -> int:

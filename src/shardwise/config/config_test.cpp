@@ -402,7 +402,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("prescale_gradients": true)",
            R"("gradient_predivide_factor": 2)",
            R"("sparse_gradients": true)",
-           R"("wall_clock_breakdown": true)",
            R"("memory_breakdown": true)",
            R"("dump_state": true)",
            R"("log_level": "info")",
@@ -419,7 +418,7 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 5}})",
            R"("optimizer": {"type": "RMSprop", "params": {"alpha": 0.5}})",
            R"("optimizer": {"type": "AdamW", "params": {"amsgrad": true}})",
-           R"("activation_checkpointing": {"cpu_checkpointing": true})",
+           R"("activation_checkpointing": {"profile": true})",
            R"("tensor_parallel": {"autotp_size": 2})",
            R"("tensor_parallel": {"tp": {"tp_size": 2}})",
            R"("expert_parallel": {"enabled": true})",
@@ -430,12 +429,7 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("checkpoint": {"load_universal": true})",
            R"("datastates_ckpt": {})",
            R"("nebula": {"enabled": true})",
-           R"("comms_logger": {"enabled": true})",
-           R"("tensorboard": {"enabled": true})",
-           R"("wandb": {"enabled": true})",
            R"("comet": {"enabled": true})",
-           R"("csv_monitor": {"enabled": true})",
-           R"("flops_profiler": {"enabled": true})",
            R"("elasticity": {"enabled": true})",
            R"("autotuning": {"enabled": true})",
            R"("progressive_layer_drop": {"enabled": true})",
@@ -447,15 +441,32 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("weight_quantization": {})",
            R"("sparse_attention": {})",
            R"("shardwise": {"fused_layers": "on"})",
-           R"("shardwise": {"activation_checkpointing": "full"})",
+           R"("shardwise": {"activation_checkpointing": "selective"})",
            R"("shardwise": {"overlap_parameter_gather": true})",
-           R"("shardwise": {"token_weighted_loss": true})",
            R"("shardwise": {"hybrid_shard_size": 2})",
        }) {
     const std::string error = error_with(members);
     EXPECT_TRUE(contains(error, "is known, not available in this version of shardwise")) << members;
     EXPECT_FALSE(contains(error, "problems:")) << error;
   }
+}
+
+TEST(Config, WhatOnlyPythonCarriesOutIsRefusedWithoutIt) {
+  for (const char* members :
+       {R"("wall_clock_breakdown": true)", R"("comms_logger": {"enabled": true})",
+        R"("tensorboard": {"enabled": true})", R"("wandb": {"enabled": true})",
+        R"("csv_monitor": {"enabled": true})", R"("flops_profiler": {"enabled": true})",
+        R"("activation_checkpointing": {"cpu_checkpointing": true})",
+        R"("shardwise": {"activation_checkpointing": "full"})"}) {
+    const Resolved resolved = load_with(members);
+    try {
+      resolved.require_no_python();
+      FAIL() << members;
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(contains(error.what(), "acts in the Python front")) << error.what();
+    }
+  }
+  EXPECT_NO_THROW(load_with(R"("csv_monitor": {"output_path": "x"})").require_no_python());
 }
 
 TEST(Config, HintsSayWhatToUseInstead) {

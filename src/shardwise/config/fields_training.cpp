@@ -66,9 +66,9 @@ void add_logging_fields(FieldList& list) {
   list.acts("steps_per_print", integer(0).or_null().min(0).inf_as_null(),
             "Optimizer steps between progress lines; null, 0 or Infinity: never.",
             SW_MEMBER(steps_per_print));
-  Field& breakdown = list.unavailable("wall_clock_breakdown", boolean(false),
-                                      "Print the time of forward, backward and step.");
-  FieldList::bind(breakdown, SW_MEMBER(wall_clock_breakdown));
+  list.in_python("wall_clock_breakdown", boolean(false),
+                 "Print the time of forward, backward and step with the progress lines, or after "
+                 "each step where there are none.");
   list.unavailable("memory_breakdown", boolean(false), "Print memory use in each step.");
   list.unavailable("dump_state", boolean(false), "Print the engine's state at initialisation.");
   list.unavailable("log_level",
@@ -76,11 +76,10 @@ void add_logging_fields(FieldList& list) {
                    "Lowest level of log lines.");
   list.section("timers", "Timers.");
   list.section("timers.throughput", "The timer of samples per second.");
-  const char* no_timer = "this version has no throughput timer";
-  list.no_effect("timers.throughput.enabled", boolean(true), "Measure samples per second.",
-                 no_timer);
+  list.in_python("timers.throughput.enabled", boolean(true),
+                 "Samples per second in the progress lines.");
   list.no_effect("timers.throughput.synchronized", boolean(true),
-                 "Wait for the device when the time is read.", no_timer);
+                 "Wait for the device when the time is read.", "a progress line waits anyway");
 }
 
 // A year: longer ones only risk overflow.
@@ -118,16 +117,16 @@ void add_own_fields(FieldList& list) {
   Field& fused = list.unavailable("shardwise.fused_layers", one_of({"auto", "on", "off"}, "auto"),
                                   "Carry out blocks of known model families by our own layers.");
   FieldList::bind(fused, SW_MEMBER(own.fused_layers)).also_off(Value::of("off"));
-  Field& checkpointing = list.unavailable(
-      "shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
-      "Recompute activations in backward instead of keeping them.");
-  FieldList::bind(checkpointing, SW_MEMBER(own.activation_checkpointing))
-      .instead("turn on the model's own checkpointing (gradient_checkpointing_enable)");
+  list.in_python("shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
+                 "full: recompute the activations of each block in backward instead of keeping "
+                 "them.");
   Field& overlap = list.unavailable("shardwise.overlap_parameter_gather", boolean(false),
                                     "Gather updated parameters behind the next forward.");
   FieldList::bind(overlap, SW_MEMBER(own.overlap_parameter_gather));
-  list.unavailable("shardwise.token_weighted_loss", boolean(false),
-                   "Weight each micro-batch by its number of target tokens.");
+  list.acts("shardwise.token_weighted_loss", boolean(false),
+            "Micro-batches count by their target tokens, so that the mean over tokens does not "
+            "depend on how samples are split over ranks and micro-batches.",
+            SW_MEMBER(own.token_weighted_loss));
   list.unavailable("shardwise.hybrid_shard_size", integer(1).min(1),
                    "Ranks that share one copy of the parameters; other groups hold replicas.");
 }

@@ -16,14 +16,14 @@ LossScaleState initial_loss_scale_state(const LossScaleRule& rule) {
 }
 
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
-                          std::uint64_t order_hash, const std::uint8_t* written,
-                          std::int64_t parameters, void* record) {
+                          const BoundaryInput& input, void* record) {
   if (place.cuda) {
-    cuda::fill_boundary_record(place, table, partials, order_hash, written, parameters, record);
+    cuda::fill_boundary_record(place, table, partials, input, record);
     return;
   }
   BoundaryHeader header;
-  header.order_hash = order_hash;
+  header.order_hash = input.order_hash;
+  header.weight = input.weight == nullptr ? 0.0 : *input.weight;
   for (std::int64_t i = 0; i < table.chunk_count; ++i) {
     header.sum_of_squares += partials[i];
     if (header.non_finite == 0 && !is_finite(partials[i])) {
@@ -32,11 +32,11 @@ void fill_boundary_record(const Place& place, const ChunkTable& table, const dou
     }
   }
   auto* bytes = static_cast<std::uint8_t*>(record);
-  std::memset(bytes, 0, boundary_record_bytes(parameters));
+  std::memset(bytes, 0, boundary_record_bytes(input.parameters));
   std::memcpy(bytes, &header, sizeof(header));
   std::uint8_t* flags = bytes + sizeof(header);
-  for (std::int64_t i = 0; i < parameters; ++i) {
-    flags[i] = written == nullptr || written[i] != 0 ? 1 : 0;
+  for (std::int64_t i = 0; i < input.parameters; ++i) {
+    flags[i] = input.written == nullptr || input.written[i] != 0 ? 1 : 0;
   }
 }
 

@@ -16,6 +16,7 @@ namespace shardwise::kernels {
 // One rank's record: this header, then uint8_t written[parameters], then padding to 16 bytes.
 struct BoundaryHeader {
   double sum_of_squares = 0.0;  // of this rank's shard, as the gradients are (scaled)
+  double weight = 0.0;          // of this rank's samples, such as their tokens
   std::uint64_t order_hash = 0;
   std::uint32_t non_finite = 0;     // 1 if a partial is NaN or infinite
   std::int32_t bad_parameter = -1;  // parameter of the first such chunk
@@ -26,12 +27,18 @@ constexpr std::int64_t boundary_record_bytes(std::int64_t parameters) {
   return (static_cast<std::int64_t>(sizeof(BoundaryHeader)) + parameters + 15) / 16 * 16;
 }
 
+// What a rank says besides its gradients. The pointers are memory of the place.
+struct BoundaryInput {
+  std::uint64_t order_hash = 0;
+  const double* weight = nullptr;         // one number; null: 0
+  const std::uint8_t* written = nullptr;  // [parameters]: which got a gradient here; null: all
+  std::int64_t parameters = 0;
+};
+
 // Writes this rank's record (16-byte aligned, boundary_record_bytes(parameters) long).
 // `partials` [table.chunk_count] comes from sum_of_squares; of the table only the chunks are read.
-// `written` [parameters] says which parameters got a gradient on this rank; null: all.
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
-                          std::uint64_t order_hash, const std::uint8_t* written,
-                          std::int64_t parameters, void* record);
+                          const BoundaryInput& input, void* record);
 
 // The dynamic loss scale of DeepSpeed (deepspeed/runtime/fp16/loss_scaler.py). An overflow lowers
 // the scale once `hysteresis` overflows are used up; a distance of a multiple of `window` steps
@@ -62,6 +69,8 @@ struct BoundaryRule {
   double clip = 0.0;  // largest norm; 0: no clipping. Coefficient min(1, clip / (norm + 1e-6))
   // Multiplies the gradients besides 1 / loss scale, e.g. 1 / (ranks × micro-batches). 1: nothing.
   double gradient_factor = 1.0;
+  // Divide the gradients by the sum of the ranks' weights too. A sum of 0 makes them 0.
+  bool divide_by_weight = false;
   // true: a non-finite gradient skips the step. false: it is applied; a dynamic loss scale always
   // skips.
   bool skip_non_finite = true;

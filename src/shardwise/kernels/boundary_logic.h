@@ -92,10 +92,12 @@ SW_SHARED_INLINE void decide(const BoundaryRecords& records, const BoundaryRule&
                              BoundaryResult& result) {
   const bool dynamic = rule.loss_scale.dynamic;
   double total = 0.0;
+  double weight = 0.0;
   BoundaryResult r;
   for (int rank = 0; rank < records.world; ++rank) {
     const BoundaryHeader& header = records.header(rank);
     total += !rule.replicated_gradient || rank == 0 ? header.sum_of_squares : 0.0;
+    weight += header.weight;
     if (header.non_finite != 0 && r.overflow == 0) {
       r.overflow = 1;
       r.bad_rank = rank;
@@ -108,7 +110,11 @@ SW_SHARED_INLINE void decide(const BoundaryRecords& records, const BoundaryRule&
     r.bad_rank = out_of_order;
   }
   r.loss_scale = state.scale;
-  const double divisor = static_cast<double>(state.scale) / rule.gradient_factor;
+  double factor = rule.gradient_factor;
+  if (rule.divide_by_weight) {
+    factor = weight > 0.0 ? factor / weight : 0.0;
+  }
+  const double divisor = static_cast<double>(state.scale) / factor;  // infinite without weight
   r.norm = ::sqrt(total) / divisor;
   double coefficient = 1.0;
   if (rule.clip > 0.0) {

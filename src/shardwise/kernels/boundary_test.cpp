@@ -19,6 +19,7 @@ struct Rank {
   std::vector<double> partials;
   std::vector<std::uint8_t> written;
   std::uint64_t hash = 42;
+  double weight = 0.0;
 };
 
 struct Outcome {
@@ -42,8 +43,12 @@ Outcome finish(const std::vector<Rank>& ranks, const BoundaryRule& rule,
     const ChunkTable table{chunks.data(), static_cast<std::int64_t>(chunks.size()), nullptr, 0};
     const std::uint8_t* written =
         ranks[rank].written.empty() ? nullptr : ranks[rank].written.data();
-    fill_boundary_record(Place{}, table, ranks[rank].partials.data(), ranks[rank].hash, written,
-                         kParameters, records.data() + rank * stride);
+    fill_boundary_record(Place{}, table, ranks[rank].partials.data(),
+                         {.order_hash = ranks[rank].hash,
+                          .weight = &ranks[rank].weight,
+                          .written = written,
+                          .parameters = kParameters},
+                         records.data() + rank * stride);
   }
   Outcome o;
   o.state = state;
@@ -53,24 +58,39 @@ Outcome finish(const std::vector<Rank>& ranks, const BoundaryRule& rule,
 }
 
 TEST(BoundaryRecord, IsHeaderFlagsAndZeroPadding) {
-  static_assert(sizeof(BoundaryHeader) == 24);
+  static_assert(sizeof(BoundaryHeader) == 32);
   EXPECT_EQ(boundary_record_bytes(0), 32);
-  EXPECT_EQ(boundary_record_bytes(8), 32);
-  EXPECT_EQ(boundary_record_bytes(9), 48);
+  EXPECT_EQ(boundary_record_bytes(16), 48);
+  EXPECT_EQ(boundary_record_bytes(17), 64);
   const Chunk chunks[3] = {{0, 1, 0, 0, 4}, {0, 1, 0, 0, 2}, {0, 1, 0, 0, 1}};
   const double partials[3] = {1.0, HUGE_VAL, kNan};
   const std::uint8_t written[3] = {0, 7, 1};
-  std::vector<std::uint8_t> record(32, 0xEE);
-  fill_boundary_record(Place{}, ChunkTable{chunks, 3, nullptr, 0}, partials, 77, written, 3,
-                       record.data());
+  std::vector<std::uint8_t> record(48, 0xEE);
+  fill_boundary_record(Place{}, ChunkTable{chunks, 3, nullptr, 0}, partials,
+                       {.order_hash = 77, .written = written, .parameters = 3}, record.data());
   BoundaryHeader header;
   std::memcpy(&header, record.data(), sizeof(header));
   EXPECT_EQ(header.order_hash, 77U);
   EXPECT_EQ(header.non_finite, 1U);
   EXPECT_EQ(header.bad_parameter, 2);
   EXPECT_FALSE(std::isfinite(header.sum_of_squares));
-  EXPECT_EQ(std::vector<std::uint8_t>(record.begin() + 24, record.end()),
+  EXPECT_EQ(std::vector<std::uint8_t>(record.begin() + 32, record.begin() + 40),
             (std::vector<std::uint8_t>{0, 1, 1, 0, 0, 0, 0, 0}));
+}
+
+TEST(Boundary, DividesByTheWeightOfAllRanks) {
+  BoundaryRule rule;
+  rule.gradient_factor = 2.0;
+  rule.divide_by_weight = true;
+  LossScaleState state;
+  state.scale = 8.0F;
+  // √(9 + 16) = 5, · 2 / (8 · (3 + 1)) = 5 / 16
+  Outcome o = finish({{{9.0}, {}, 42, 3.0}, {{16.0}, {}, 42, 1.0}}, rule, state);
+  EXPECT_DOUBLE_EQ(o.result.norm, 5.0 / 16);
+  EXPECT_FLOAT_EQ(o.decision.gradient_multiplier, 1.0F / 16);
+  o = finish({{{0.0}, {}}, {{0.0}, {}}}, rule, state);  // no rank had a token
+  EXPECT_EQ(o.result.norm, 0.0);
+  EXPECT_EQ(o.decision.gradient_multiplier, 0.0F);
 }
 
 TEST(Boundary, NormClippingAndMultiplier) {

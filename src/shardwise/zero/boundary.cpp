@@ -67,20 +67,26 @@ Boundary::Boundary(comm::Channel& channel, at::Device device, std::int64_t train
 }
 
 void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& table,
-                      const std::vector<std::uint8_t>& written, std::uint64_t order_hash) {
+                      const WindowSums& window) {
   result();  // the pinned buffers of the step before are free from here on
-  SW_CHECK_EQ(static_cast<std::int64_t>(written.size()), trainable_count_);
-  std::copy(written.begin(), written.end(), written_host_.data_ptr<std::uint8_t>());
+  SW_CHECK_EQ(static_cast<std::int64_t>(window.written.size()), trainable_count_);
+  std::copy(window.written.begin(), window.written.end(), written_host_.data_ptr<std::uint8_t>());
   memory_.written.upload(written_host_);
   kernels::sum_of_squares(place, table, memory_.partials.as<double>());
   const std::int64_t bytes = kernels::boundary_record_bytes(trainable_count_);
   const at::Tensor mine = memory_.records.tensor().narrow(0, bytes * channel_.rank(), bytes);
-  kernels::fill_boundary_record(place, table, memory_.partials.as<double>(), order_hash,
-                                memory_.written.as<std::uint8_t>(), trainable_count_,
-                                mine.data_ptr());
+  kernels::fill_boundary_record(
+      place, table, memory_.partials.as<double>(),
+      {.order_hash = window.order_hash,
+       .weight = window.weight.defined() ? window.weight.data_ptr<double>() : nullptr,
+       .written = memory_.written.as<std::uint8_t>(),
+       .parameters = trainable_count_},
+      mine.data_ptr());
   const at::Tensor all = memory_.records.tensor().narrow(0, 0, bytes * channel_.size());
   channel_.all_gather(all, mine, "the boundary")->wait();
-  kernels::finish_boundary(place, all.data_ptr(), channel_.size(), trainable_count_, rule_,
+  kernels::BoundaryRule rule = rule_;
+  rule.gradient_factor *= window.gradient_factor;
+  kernels::finish_boundary(place, all.data_ptr(), channel_.size(), trainable_count_, rule,
                            memory_.scale_state.as<kernels::LossScaleState>(),
                            memory_.active.as<std::uint8_t>(), memory_.steps.as<std::int32_t>(),
                            memory_.decision.as<kernels::StepDecision>(),

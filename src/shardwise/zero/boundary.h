@@ -31,15 +31,23 @@ class DeviceArray {
   at::Tensor tensor_;
 };
 
+// What a rank brings to the end of its accumulation window besides gradients.
+struct WindowSums {
+  const std::vector<std::uint8_t>& written;  // one byte a trainable parameter
+  std::uint64_t order_hash = 0;
+  double gradient_factor = 1.0;  // see kernels::BoundaryRule
+  at::Tensor weight;             // fp64 scalar on the device, or undefined
+};
+
 class Boundary {
  public:
   Boundary(comm::Channel& channel, at::Device device, std::int64_t trainable_count,
            std::int64_t chunk_count, kernels::BoundaryRule rule);
 
-  // Enqueues everything up to the decision. `table` covers this rank's shards; `written` has one
-  // byte a trainable parameter. Communicates one all-gather of records.
+  // Enqueues everything up to the decision. `table` covers this rank's shards. Communicates one
+  // all-gather of records.
   void decide(const kernels::Place& place, const kernels::ChunkTable& table,
-              const std::vector<std::uint8_t>& written, std::uint64_t order_hash);
+              const WindowSums& window);
   // The last decision, waiting for it if need be; nothing before the first decide().
   const std::optional<kernels::BoundaryResult>& result();
 

@@ -11,6 +11,25 @@
 
 namespace shardwise::zero {
 
+namespace {
+
+// ScaledBackward objects alive in the process. Engines do not know each other, but autograd, which
+// calls all of them, is one for the process too.
+std::atomic<int> scaled_backwards{0};
+
+}  // namespace
+
+ScaledBackward::ScaledBackward(UnitDriver& driver) : driver_(driver) {
+  driver.window_.begin_backward(LossScaledBy::kEngine);
+  driver.loss_is_scaled_ = true;
+  ++scaled_backwards;
+}
+
+ScaledBackward::~ScaledBackward() {
+  driver_.loss_is_scaled_ = false;
+  --scaled_backwards;
+}
+
 // Adds the host time of a scope to one direction, less what its channels' collectives took.
 class UnitDriver::Timer {
  public:
@@ -35,12 +54,14 @@ class UnitDriver::Timer {
 };
 
 UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
-                       const ZeroPlan& plan, const comm::ShardChannels& channels)
+                       const ZeroPlan& plan, const comm::ShardChannels& channels,
+                       AccumulationWindow& window)
     : registry_(registry),
       gatherer_(gatherer),
       reducer_(reducer),
       plan_(plan),
       channels_(channels),
+      window_(window),
       pending_(registry.units().size(), 0),
       done_(registry.units().size(), 0),
       marked_(registry.units().size()) {}
@@ -51,7 +72,8 @@ void UnitDriver::begin_pass() {
   if (inside_backward()) {
     return;  // a checkpointed model is being recomputed
   }
-  watched_task_ = kNoTask;  // a backward that failed left its mark
+  interrupted_ = interrupted();
+  watched_task_ = kNoTask;
   gatherer_.begin_pass(at::GradMode::is_enabled());
 }
 
@@ -103,6 +125,7 @@ void UnitDriver::watch_backward_end() {
     return;
   }
   watched_task_ = task;
+  factor_.reset();
   std::fill(done_.begin(), done_.end(), 0);
   next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
@@ -147,7 +170,23 @@ void UnitDriver::reduce_in_order(bool all) {
 void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& gradient) {
   const Timer timer(*this, &times_.backward_seconds);
   watch_backward_end();
-  reducer_.write(segment, slot, gradient);
+  const double factor = gradient_factor();
+  reducer_.write(segment, slot, factor == 1.0 ? gradient : gradient * factor);
+}
+
+double UnitDriver::gradient_factor() {
+  if (!factor_) {
+    factor_ = loss_is_scaled_
+                  ? 1.0
+                  : window_.begin_backward(scaled_backwards > 0 ? LossScaledBy::kOtherEngine
+                                                                : LossScaledBy::kUser);
+  }
+  return *factor_;
+}
+
+void UnitDriver::forget_interruption() {
+  interrupted_ = false;
+  watched_task_ = kNoTask;
 }
 
 void UnitDriver::finish_backward() {

@@ -1,13 +1,16 @@
 // Drives gatherer and reducer from the events of forward and backward.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shardwise/comm/mesh.h"
 #include "shardwise/params/registry.h"
 #include "shardwise/params/unit_events.h"
+#include "shardwise/zero/accumulation_window.h"
 #include "shardwise/zero/autograd_hooks.h"
 #include "shardwise/zero/gatherer.h"
 #include "shardwise/zero/plan.h"
@@ -31,7 +34,7 @@ class UnitDriver : public params::UnitEvents,
  public:
   // The collaborators outlive the driver. Call install() once it is held by a shared_ptr.
   UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
-             const ZeroPlan& plan, const comm::ShardChannels& channels);
+             const ZeroPlan& plan, const comm::ShardChannels& channels, AccumulationWindow& window);
   void install();
 
   void begin_pass() override;
@@ -43,13 +46,20 @@ class UnitDriver : public params::UnitEvents,
   void gradient(params::Segment& segment, int slot, const at::Tensor& gradient) override;
   void add_pending(int unit, int change) override { pending_[unit] += change; }
 
+  // Whether a backward ended by an error: its gradients are incomplete.
+  bool interrupted() const { return interrupted_ || watched_task_ != kNoTask; }
+  // Its gradients were cleared.
+  void forget_interruption();
+
   const HostTimes& host_times() const { return times_; }
   // Ends gradient capture: parameters behave as torch made them.
   void uninstall() { accumulators_.clear(); }
 
  private:
+  friend class ScaledBackward;
   static constexpr int kNoTask = -1;
   class Timer;
+  double gradient_factor();
   void watch_backward_end();
   void reduce_in_order(bool all);
   void finish_backward();
@@ -60,13 +70,30 @@ class UnitDriver : public params::UnitEvents,
   Reducer& reducer_;
   ZeroPlan plan_;
   comm::ShardChannels channels_;
+  AccumulationWindow& window_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
   int watched_task_ = kNoTask;                   // the backward whose end is awaited
+  bool interrupted_ = false;
+  bool loss_is_scaled_ = false;   // the backward under way began with a ScaledBackward
+  std::optional<double> factor_;  // of the gradients of the watched backward, once one has come
   HostTimes times_;
+};
+
+// While it lives, a backward that reaches the driver's parameters is of a loss that its engine has
+// scaled; one that reaches other engines' parameters has been scaled by another engine.
+class ScaledBackward {
+ public:
+  explicit ScaledBackward(UnitDriver& driver);
+  ~ScaledBackward();
+  ScaledBackward(const ScaledBackward&) = delete;
+  ScaledBackward& operator=(const ScaledBackward&) = delete;
+
+ private:
+  UnitDriver& driver_;
 };
 
 }  // namespace shardwise::zero

@@ -9,10 +9,11 @@ namespace {
 constexpr int kThreads = 512;
 constexpr std::int64_t kNone = 0x7FFFFFFFFFFFFFFF;
 
-__global__ __launch_bounds__(kThreads) void fill_kernel(
-    const ChunkTable table, const double* partials, std::uint64_t order_hash,
-    const std::uint8_t* written, std::int64_t parameters, std::int64_t record_bytes,
-    unsigned char* record) {
+__global__ __launch_bounds__(kThreads) void fill_kernel(const ChunkTable table,
+                                                        const double* partials,
+                                                        const BoundaryInput input,
+                                                        std::int64_t record_bytes,
+                                                        unsigned char* record) {
   const std::int64_t thread = threadIdx.x;
   double sum = 0.0;
   std::int64_t bad = kNone;
@@ -34,7 +35,8 @@ __global__ __launch_bounds__(kThreads) void fill_kernel(
   if (thread == 0) {
     BoundaryHeader header;
     header.sum_of_squares = sums[0];
-    header.order_hash = order_hash;
+    header.order_hash = input.order_hash;
+    header.weight = input.weight == nullptr ? 0.0 : *input.weight;
     if (first_bad[0] != kNone) {
       header.non_finite = 1;
       header.bad_parameter = table.chunks[first_bad[0]].parameter;
@@ -44,7 +46,7 @@ __global__ __launch_bounds__(kThreads) void fill_kernel(
   unsigned char* flags = record + sizeof(BoundaryHeader);
   const std::int64_t room = record_bytes - static_cast<std::int64_t>(sizeof(BoundaryHeader));
   for (std::int64_t i = thread; i < room; i += kThreads) {
-    flags[i] = i < parameters && (written == nullptr || written[i] != 0) ? 1 : 0;
+    flags[i] = i < input.parameters && (input.written == nullptr || input.written[i] != 0) ? 1 : 0;
   }
 }
 
@@ -85,10 +87,9 @@ std::vector<int> architectures() {
 }
 
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
-                          std::uint64_t order_hash, const std::uint8_t* written,
-                          std::int64_t parameters, void* record) {
-  fill_kernel<<<1, kThreads, 0, stream_of(place)>>>(table, partials, order_hash, written,
-                                                    parameters, boundary_record_bytes(parameters),
+                          const BoundaryInput& input, void* record) {
+  fill_kernel<<<1, kThreads, 0, stream_of(place)>>>(table, partials, input,
+                                                    boundary_record_bytes(input.parameters),
                                                     static_cast<unsigned char*>(record));
   check_launch("fill_boundary_record");
 }

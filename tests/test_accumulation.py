@@ -1,0 +1,425 @@
+"""Ways to fill an accumulation window, held against plain PyTorch over the same samples."""
+
+import models
+import parity
+import pytest
+import reference
+import torch
+from steps import STAGES, config, engine_of, samples
+
+WINDOWS = [[0, 1], [2, 3], [4, 5]]  # data steps whose gradients make one update
+
+
+def plain_windows(windows, ranks=2):
+    """Reference process: weights after one AdamW step on the mean of each window."""
+    module = models.build("mlp")
+    make, options = reference.OPTIMIZERS["AdamW"]
+    optimizer = make(module.parameters(), **options)
+    for window in windows:
+        for step in window:
+            for micro in models.micro_batches("mlp", step, ranks, "cpu", torch.float32):
+                (models.loss_of(module(**micro)) / (len(window) * ranks)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: p.detach() for name, p in module.named_parameters()}
+
+
+def check_weights(got: dict, plain: dict):
+    errors = parity.relative_errors(got, {"weights": plain}, "weights")
+    worst = max(errors, key=errors.get)
+    assert errors[worst] <= 1e-5, f"{worst}: {errors[worst]:.2e}"
+
+
+def usual(engine, loss):
+    engine.backward(loss)
+
+
+def direct(engine, loss):
+    loss.backward()
+
+
+def scaled(engine, loss):
+    engine.scale(loss).backward()
+
+
+def two_losses(engine, loss):
+    engine.backward(0.25 * loss, retain_graph=True)
+    engine.backward(0.75 * loss)
+
+
+def two_graphs(engine, loss):
+    """One half over a graph of its own."""
+    engine.backward(0.5 * loss)
+    engine.backward(0.5 * engine(**engine.latest))
+
+
+def mixed(engine, loss):
+    (0.5 * loss).backward(retain_graph=True)
+    engine.backward(0.5 * loss)
+
+
+def outside(engine, loss):
+    torch.autograd.backward([0.5 * loss, 0.5 * engine(**engine.latest)])
+
+
+WAYS = [usual, direct, scaled, two_losses, two_graphs, mixed, outside]
+
+
+def rank_ways(stage, way):
+    with engine_of(stage, accumulation=2) as engine:
+        for step in sum(WINDOWS, []):
+            engine.latest = samples(step)
+            way(engine, engine(**engine.latest))
+            engine.step()
+        assert engine.global_steps == 3
+        return engine.state_dict()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@STAGES
+def test_ways_of_backward(stage, way, pool, reference):
+    got = pool.run(rank_ways, stage, way, ranks=2)[0]
+    check_weights(got, reference.run(plain_windows, WINDOWS)[0])
+
+
+def rank_by_hand(stage, windows):
+    """The user says where windows end; their losses are divided by the user."""
+    with engine_of(stage, accumulation=1) as engine:
+        for window in windows:
+            for step in window:
+                engine.set_gradient_accumulation_boundary(step == window[-1])
+                engine.backward(engine(**samples(step)) / len(window))
+                engine.step()
+        return engine.state_dict()
+
+
+@STAGES
+def test_boundaries_by_hand(stage, pool, reference):
+    windows = [[0], [1, 2, 3], [4, 5]]
+    got = pool.run(rank_by_hand, stage, windows, ranks=2)[0]
+    check_weights(got, reference.run(plain_windows, windows)[0])
+
+
+def rank_epochs(stage, flush):
+    """Two epochs of 10 micro-batches with windows of 4."""
+    with engine_of(stage, accumulation=4) as engine:
+        applied = []
+        for _ in range(2):
+            for step in range(10):
+                engine.backward(engine(**samples(step)))
+                engine.step()
+                applied.append(engine.was_step_applied())
+            if flush:
+                assert engine.flush_accumulation()
+                assert engine.was_step_applied()
+                assert not engine.flush_accumulation(), "nothing is left"
+        return engine.state_dict(), engine.global_steps, engine.micro_steps, applied
+
+
+@STAGES
+def test_EP_01_partial_windows(stage, pool, reference):
+    """With flush the mean over the two left counts; without it they open the next window."""
+    epoch = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    state, steps, micro, _ = pool.run(rank_epochs, stage, True, ranks=2)[0]
+    assert (steps, micro) == (6, 20)
+    check_weights(state, reference.run(plain_windows, epoch * 2)[0])
+    carried = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1], [2, 3, 4, 5], [6, 7, 8, 9]]
+    state, steps, micro, _ = pool.run(rank_epochs, stage, False, ranks=2)[0]
+    assert (steps, micro) == (5, 20)
+    check_weights(state, reference.run(plain_windows, carried)[0])
+
+
+def rank_flush_without_step(stage):
+    """A loop that leaves before step(): its backward counts as a micro-batch."""
+    with engine_of(stage, accumulation=4) as engine:
+        engine.backward(engine(**samples(0)))
+        engine.step()
+        engine.backward(engine(**samples(1)))
+        assert engine.flush_accumulation()
+        assert (engine.global_steps, engine.micro_steps) == (1, 2)
+        return engine.state_dict()
+
+
+@STAGES
+def test_flush_counts_the_open_micro_batch(stage, pool, reference):
+    got = pool.run(rank_flush_without_step, stage, ranks=2)[0]
+    check_weights(got, reference.run(plain_windows, [[0, 1]])[0])
+
+
+def rank_fp16(stage):
+    settings = config(stage, accumulation=2, fp16={"enabled": True, "initial_scale_power": 8})
+    half = [{k: v.half() for k, v in samples(step).items()} for step in range(2)]
+    states = []
+    for way in (usual, scaled):
+        with parity.make_engine(models.build("mlp"), settings) as engine:
+            for micro in half:
+                way(engine, engine(**micro))
+                engine.step()
+            states.append((engine.state_dict(), engine.get_global_grad_norm()))
+    with parity.make_engine(models.build("mlp"), settings) as engine:
+        with pytest.raises(RuntimeError, match=r"engine\.scale\(loss\)\.backward\(\)"):
+            engine(**half[0]).backward()
+        with pytest.raises(RuntimeError, match="zero_grad"):
+            engine.step()
+        engine.zero_grad()
+        for micro in half:
+            engine.backward(engine(**micro))
+            engine.step()
+        states.append((engine.state_dict(), engine.get_global_grad_norm()))
+    return states
+
+
+@STAGES
+def test_fp16_needs_the_loss_scale(stage, pool):
+    """By hand or by the engine gives the same; without it: an error, and nothing is spoiled."""
+    (usual_state, norm), (scaled_state, scaled_norm), (after, norm_after) = pool.run(
+        rank_fp16, stage, ranks=2
+    )[0]
+    assert norm == norm_after
+    assert scaled_norm == pytest.approx(norm, rel=2**-10)
+    for name, weight in usual_state.items():
+        assert torch.equal(after[name], weight), name
+        # Dividing before or after backward rounds differently: one unit in the last place.
+        torch.testing.assert_close(scaled_state[name], weight, rtol=2**-9, atol=2**-14)
+
+
+def rank_failing_backward(stage):
+    """A user's hook fails in the middle of loss.backward()."""
+    with engine_of(stage) as engine:
+        fail = True
+
+        def hook(gradient):
+            if fail:
+                raise ValueError("from the hook")
+            return gradient
+
+        block = engine.module.blocks[2]
+        block.register_forward_hook(lambda *args: args[-1].register_hook(hook) and None)
+        with pytest.raises(ValueError, match="from the hook"):
+            engine(**samples(0)).backward()
+        if stage >= 2:
+            with pytest.raises(RuntimeError, match="zero_grad"):
+                engine.step()
+        engine.zero_grad()
+        fail = False
+        engine(**samples(0)).backward()
+        engine.step()
+        return engine.state_dict()
+
+
+@STAGES
+def test_failing_backward_of_the_user(stage, pool, reference):
+    got = pool.run(rank_failing_backward, stage, ranks=2)[0]
+    check_weights(got, reference.run(plain_windows, [[0]])[0])
+
+
+# Two engines over one graph
+
+
+def generator():
+    return models.BlocksOnly(layers=3)
+
+
+def judge():
+    return models.Mlp(layers=3)
+
+
+def build_pair():
+    torch.manual_seed(0)
+    return GeneratorNet(), JudgeNet()
+
+
+class GeneratorNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(models.MlpBlock() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class JudgeNet(GeneratorNet):
+    def forward(self, x):
+        return super().forward(x).pow(2).mean()
+
+
+def adversarial(g, d, data, step_g, step_d):
+    """One round as GANs are trained; `step_*(loss)` does backward and update of that side."""
+    step_d(d(g(data["x"]).detach()) - d(data["y"]))
+    step_g(-d(g(data["x"])))
+
+
+ADAM = {"lr": 1e-3, "eps": 1e-4}
+
+
+def plain_pair(rounds):
+    g, d = build_pair()
+    optimizers = [torch.optim.AdamW(net.parameters(), **ADAM) for net in (g, d)]
+    for step in range(rounds):
+        micros = models.micro_batches("mlp", step, 2, "cpu", torch.float32)
+
+        def update(optimizer, loss_of, micros=micros):
+            for net in optimizers:
+                net.zero_grad()
+            sum(loss_of(m) / 2 for m in micros).backward()
+            optimizer.step()
+
+        update(optimizers[1], lambda m: d(g(m["x"]).detach()) - d(m["y"]))
+        update(optimizers[0], lambda m: -d(g(m["x"])))
+    return [{n: p.detach() for n, p in net.named_parameters()} for net in (g, d)]
+
+
+def rank_pair(stages, rounds):
+    nets = build_pair()
+    settings = [
+        config(stage, optimizer={"type": "AdamW", "params": ADAM}, gradient_clipping=0)
+        for stage in stages
+    ]
+    with (
+        parity.make_engine(nets[0], settings[0]) as g,
+        parity.make_engine(nets[1], settings[1]) as d,
+    ):
+
+        def stepper(engine):
+            def run(loss):
+                engine.backward(loss)
+                engine.step()
+                for other in (g, d):
+                    other.zero_grad()  # the generator's loss reaches the judge too
+
+            return run
+
+        for step in range(rounds):
+            adversarial(g, d, samples(step), stepper(g), stepper(d))
+        return g.state_dict(), d.state_dict()
+
+
+@pytest.mark.parametrize("stages", [(2, 3), (3, 2), (0, 3), (1, 1)], ids=str)
+def test_LC_03_two_engines_over_one_graph(stages, pool, reference):
+    got = pool.run(rank_pair, stages, 20, ranks=2)[0]
+    for mine, plain in zip(got, reference.run(plain_pair, 20)[0], strict=True):
+        check_weights(mine, plain)
+
+
+def rank_joint(stages):
+    """One loss through two engines trains both."""
+    nets = build_pair()
+    settings = [
+        config(stage, optimizer={"type": "AdamW", "params": ADAM}, gradient_clipping=0)
+        for stage in stages
+    ]
+    with (
+        parity.make_engine(nets[0], settings[0]) as g,
+        parity.make_engine(nets[1], settings[1]) as d,
+    ):
+        for step in range(3):
+            d.backward(d(g(samples(step)["x"])))
+            g.step()
+            d.step()
+        return g.state_dict(), d.state_dict()
+
+
+def plain_joint():
+    nets = build_pair()
+    optimizers = [torch.optim.AdamW(net.parameters(), **ADAM) for net in nets]
+    for step in range(3):
+        for micro in models.micro_batches("mlp", step, 2, "cpu", torch.float32):
+            (nets[1](nets[0](micro["x"])) / 2).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return [{n: p.detach() for n, p in net.named_parameters()} for net in nets]
+
+
+@pytest.mark.parametrize("stages", [(0, 3), (3, 1), (2, 2)], ids=str)
+def test_one_loss_trains_two_engines(stages, pool, reference):
+    got = pool.run(rank_joint, stages, ranks=2)[0]
+    for mine, plain in zip(got, reference.run(plain_joint)[0], strict=True):
+        check_weights(mine, plain)
+
+
+# Token weights
+
+
+COUNTS = (31, 3, 17, 9)  # target tokens of the four micro-batches
+
+
+def token_batches():
+    """Four micro-batches of GPT-2, whose targets are masked but for COUNTS of them."""
+    g = torch.Generator().manual_seed(5)
+    batches = []
+    for count in COUNTS:
+        ids = torch.randint(0, models.VOCABULARY, (4, models.LENGTH), generator=g)
+        labels = torch.full_like(ids, -100)
+        targets = labels[:, 1:]  # a view: the first label is never predicted
+        places = torch.randperm(targets.numel(), generator=g)[:count]
+        targets[places // targets.shape[1], places % targets.shape[1]] = 7
+        batches.append({"input_ids": ids, "labels": labels})
+    return batches
+
+
+def plain_token_mean():
+    """Gradients of the mean over all target tokens."""
+    module = models.build("gpt2")
+    for batch, count in zip(token_batches(), COUNTS, strict=True):
+        (module(**batch).loss * (count / sum(COUNTS))).backward()
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def rank_token_weighted(stage, order, accumulation, dtype="fp32"):
+    """`order[micro][rank]`: which batch a rank takes; None: one without any target."""
+    import torch.distributed as dist
+
+    settings = config(stage, accumulation=accumulation)
+    settings["shardwise"] = {"poison_released": True, "token_weighted_loss": True}
+    if dtype != "fp32":
+        settings[dtype] = {"enabled": True}
+    batches = token_batches()
+    with parity.make_engine(models.build("gpt2"), settings) as engine:
+        for position, micro in enumerate(order):
+            engine.backward(engine(**batches[micro[dist.get_rank()]]).loss)
+            if position + 1 < len(order):
+                engine.step()
+        gradients = parity.full_gradients(engine)
+        engine.step()
+        return gradients, engine.get_global_grad_norm()
+
+
+@pytest.mark.parametrize(
+    ("order", "accumulation", "ranks"),
+    [([(0, 1), (2, 3)], 2, 2), ([(3, 0), (1, 2)], 2, 2), ([(0, 1, 2, 3)], 1, 4),
+     ([(0,), (1,), (2,), (3,)], 4, 1)],
+    ids=["2x2", "2x2 in another order", "4x1", "1x4"],
+)  # fmt: skip
+@STAGES
+def test_GA_03_token_weights(stage, order, accumulation, ranks, pool, reference):
+    """However samples are split over ranks and micro-batches, the mean over tokens is the same."""
+    gradients, norm = pool.run(rank_token_weighted, stage, order, accumulation, ranks=ranks)[0]
+    plain = reference.run(plain_token_mean)[0]
+    errors = parity.relative_errors(gradients, {"gradients": plain}, "gradients")
+    assert max(errors.values()) <= 1e-5, max(errors, key=errors.get)
+    expected = torch.linalg.vector_norm(torch.stack([g.double().norm() for g in plain.values()]))
+    assert norm == pytest.approx(float(expected), rel=1e-6)
+
+
+def rank_token_rules():
+    settings = config(0)
+    with parity.make_engine(models.build("mlp"), settings) as engine:
+        with pytest.raises(RuntimeError, match="token_weighted_loss"):
+            engine.backward(engine(**samples()), tokens=3)
+    settings["shardwise"] = {"token_weighted_loss": True}
+    with parity.make_engine(models.build("mlp"), settings) as engine:
+        with pytest.raises(RuntimeError, match="tokens="):
+            engine.backward(engine(**samples()))
+        with pytest.raises(RuntimeError, match="tokens="):
+            engine(**samples()).backward()
+        engine.zero_grad()
+        engine.backward(engine(**samples()), tokens=3)
+        engine.step()
+        assert engine.was_step_applied()
+
+
+def test_token_weights_must_be_known(pool):
+    pool.run(rank_token_rules, ranks=2)
