@@ -11,7 +11,8 @@ from shardwise.torch_version import check_torch
 
 check_torch(torch.__version__)
 
-from shardwise import comm, runtime, utils, zero  # noqa: E402  (torch is checked first)
+# torch is checked first
+from shardwise import checkpointing, comm, monitor, profiling, runtime, utils, zero  # noqa: E402
 from shardwise._C import (  # noqa: E402
     CommunicationError,
     ConfigError,
@@ -42,10 +43,13 @@ __all__ = [
     "UsageError",
     "__version__",
     "add_config_arguments",
+    "checkpointing",
     "comm",
     "init_distributed",
     "initialize",
+    "monitor",
     "open_corpus",
+    "profiling",
     "runtime",
     "utils",
     "zero",

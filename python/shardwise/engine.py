@@ -15,7 +15,12 @@ from torch.utils import _pytree as pytree
 
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
-from shardwise.console import log, log_step
+from shardwise.block_checkpoints import checkpoint_blocks
+from shardwise.checkpointing import configure_from
+from shardwise.comm.log import watch_engine
+from shardwise.console import log
+from shardwise.monitor.monitor import MonitorMaster
+from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
 from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
@@ -59,7 +64,11 @@ class Engine(ConfigAccessors, nn.Module):
         self.local_rank = _C.launch_environment()["local_rank"]
         self.world_size = self.dp_world_size = dist.get_world_size()
         self._progress = Progress()
+        self._observer = Observer(self)
         self._wiring = Wiring(parts, self.config_value, self)
+        self._blocks = checkpoint_blocks(self, self._wiring.units)
+        configure_from(parts.config)
+        watch_engine(self, self._core)
         if self._optimizer is not None:
             self._optimizer.attach(self.zero_grad)
 
@@ -78,7 +87,8 @@ class Engine(ConfigAccessors, nn.Module):
         if self._token_weighted:
             self._progress.tokens = target_tokens(self.module, kwargs)
         try:
-            return self.module(*inputs, **kwargs)
+            with self._observer.timed(self, "forward"):
+                return self.module(*inputs, **kwargs)
         except RuntimeError as error:
             hint = self._dtype_hint((inputs, kwargs)) if "dtype" in str(error) else ""
             if not hint:
@@ -126,8 +136,10 @@ class Engine(ConfigAccessors, nn.Module):
                 "compiled autograd does not run the engine's hooks: set "
                 "torch._dynamo.config.compiled_autograd = False (compiled blocks work)"
             )
-        with self._dropping_the_window_on_failure():
-            self._core.backward(loss, retain_graph, scale_wrt_gas, self._tokens_of(loss, tokens))
+        tokens = self._tokens_of(loss, tokens)
+        self._observer.saw_loss(self, self._window, loss, scale_wrt_gas, tokens)
+        with self._observer.timed(self, "backward"), self._dropping_the_window_on_failure():
+            self._core.backward(loss, retain_graph, scale_wrt_gas, tokens)
         divisor = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         return loss.detach() if divisor == 1 else loss.detach() / divisor
 
@@ -214,7 +226,12 @@ class Engine(ConfigAccessors, nn.Module):
             )
         count = self._window.held + self._window.had_backward
         run = functools.partial(self._core.step, partial=partial)
-        with self._dropping_the_window_on_failure(), self._optimizer.carried_out_by(run):
+        self._observer.before_update([float(g["lr"]) for g in self._optimizer.param_groups])
+        with (
+            self._observer.timed(self, "step"),
+            self._dropping_the_window_on_failure(),
+            self._optimizer.carried_out_by(run),
+        ):
             self._optimizer.step()
         self._progress.unsettled = schedule_arguments
         self._progress.global_steps += 1
@@ -223,20 +240,22 @@ class Engine(ConfigAccessors, nn.Module):
         )
         if self.device.type == "cpu":
             self._settle()
-        log_step(self)
+        self._observer.after_update(self)
 
     def _settle(self) -> None:
         """Learns what the last step decided, and moves the schedule. Waits for a GPU."""
         schedule_arguments, self._progress.unsettled = self._progress.unsettled, None
         if schedule_arguments is None:
             return
-        self._progress.step_applied = self._core.last_result()["applied"]
+        result = self._core.last_result()
+        self._progress.step_applied = result["applied"]
         if not self._progress.step_applied:
             self._progress.skipped_steps += 1
         elif self._lr_scheduler is not None:
             # torch warns about schedules that move before their optimizer has.
             self._lr_scheduler.optimizer._opt_called = True
             self._lr_scheduler.step(**schedule_arguments)
+        self._observer.settled(self, result)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients of the present accumulation window. Not needed after a step."""
@@ -333,6 +352,29 @@ class Engine(ConfigAccessors, nn.Module):
         """Norm of the whole gradient of the last step before clipping; None before the first."""
         result = self._core.last_result()
         return None if result is None else result["norm"]
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The same as ``get_global_grad_norm()``: before clipping."""
+        return self.get_global_grad_norm()
+
+    @property
+    def grad_norm_clipped(self) -> float | None:
+        """Norm of the gradient that the last step applied; None before the first."""
+        result = self._core.last_result()
+        return None if result is None else result["norm_clipped"]
+
+    @property
+    def monitor(self) -> MonitorMaster:
+        """The monitors of the configuration, for ``engine.monitor.write_events(...)``."""
+        return self._observer.monitor
+
+    def log(self, name: str, value: Any) -> None:
+        """Sends a value to the monitors, against the samples so far, and to the next printed line.
+
+        A tensor is waited for; ranks other than 0 do nothing.
+        """
+        self._observer.log(self, name, value)
 
     def get_lr(self) -> list[float]:
         """Learning rate of each parameter group."""
@@ -452,6 +494,10 @@ class Engine(ConfigAccessors, nn.Module):
         Not ``whole``: no communication; parameters that are sharded throw when read.
         """
         if not self._wiring.ended:
+            if whole:
+                self._settle()  # the last step's numbers go to the monitors
+            self._observer.close(self)
+            self._blocks.restore()
             self._progress.unsettled = None
             self._wiring.end(whole)
 

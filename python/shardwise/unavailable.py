@@ -16,7 +16,6 @@ ENGINE = {
 PACKAGE = {
     "init_inference": "",
     "tp_model_init": "",
-    "checkpointing": "use torch.utils.checkpoint, which works inside the engine",
     "ops": "name the optimizer in the configuration",
     "moe": "",
     "pipe": "",

@@ -114,9 +114,17 @@ py::dict traffic(const train::Engine& engine) {
     one["calls"] = counted.calls;
     one["elements"] = counted.elements;
     one["bytes"] = counted.bytes;
+    one["payload_bytes"] = counted.payload_bytes;
+    one["seconds"] = counted.seconds;
     values[comm::collective_name(collective)] = one;
   }
   return values;
+}
+
+void measure_collectives(const train::Engine& engine, bool on) {
+  for (comm::Channel* channel : engine.channels()) {
+    channel->measure(on);
+  }
 }
 
 py::dict host_times(train::Engine& engine) {
@@ -197,6 +205,7 @@ void register_engine(py::module_& module) {
       .def("communication_failed", &train::Engine::communication_failed)
       .def("traffic", &traffic)
       .def("reset_traffic", &train::Engine::reset_traffic)
+      .def("measure_collectives", &measure_collectives)
       .def("host_times", &host_times)
       .def("dismantle", &train::Engine::dismantle, Unlocked());
 }

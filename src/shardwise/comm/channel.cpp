@@ -10,17 +10,21 @@
 namespace shardwise::comm {
 namespace {
 
+// Adds the time of a scope to both totals.
 class Stopwatch {
  public:
-  explicit Stopwatch(double* total) : total_(total) {}
+  Stopwatch(double* total, double* other) : total_(total), other_(other) {}
   ~Stopwatch() {
-    *total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    *total_ += elapsed.count();
+    *other_ += elapsed.count();
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
   double* total_;
+  double* other_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
@@ -53,7 +57,10 @@ class Channel::CountedWork : public Work {
 
   void wait() override {
     {
-      const Stopwatch watch(&channel_->host_seconds_);
+      double seconds = 0;
+      const bool on_device = work_->span() != nullptr;
+      double& total = channel_->traffic_[static_cast<int>(event_.collective)].seconds;
+      const Stopwatch watch(&channel_->host_seconds_, on_device ? &seconds : &total);
       with_context(event_, channel_->label_, "wait", channel_->failed_, [&] { work_->wait(); });
     }
     for (const auto& hook : channel_->live_hooks()) {
@@ -84,6 +91,14 @@ std::vector<std::shared_ptr<CollectiveHook>> Channel::live_hooks() {
   return live;
 }
 
+void Channel::count_spans() {
+  while (!spans_.empty() && spans_.front().second->end.reached()) {
+    const auto& [collective, span] = spans_.front();
+    traffic_[static_cast<int>(collective)].seconds += span->end.seconds_since(span->begin);
+    spans_.pop_front();
+  }
+}
+
 template <typename Launch>
 WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::string_view who,
                      Launch&& launch) {
@@ -100,13 +115,21 @@ WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::stri
   traffic.calls += 1;
   traffic.elements += factor * static_cast<double>(event.elements);
   traffic.bytes += factor * static_cast<double>(event.bytes);
+  traffic.payload_bytes += static_cast<double>(event.bytes);
   WorkPtr work;
+  double seconds = 0;
   {
-    const Stopwatch watch(&host_seconds_);
+    const Stopwatch watch(&host_seconds_, &seconds);
     with_context(event, label_, "launch", failed_, [&] {
       transport_->announce(event);
       work = launch();
     });
+  }
+  if (auto span = work->span()) {
+    count_spans();
+    spans_.emplace_back(collective, std::move(span));
+  } else {
+    traffic.seconds += seconds;
   }
   return std::make_unique<CountedWork>(this, std::move(work), event);
 }

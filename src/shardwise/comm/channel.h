@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shardwise/comm/collective.h"
@@ -45,10 +47,17 @@ class Channel {
   bool failed() const { return failed_; }
 
   HookHandle add_hook(CollectiveHook hook);
-  const Traffic& traffic(Collective collective) const {
+  // On a device, the time of collectives that still run is missing.
+  const Traffic& traffic(Collective collective) {
+    count_spans();
     return traffic_[static_cast<int>(collective)];
   }
-  void reset_traffic() { traffic_ = {}; }
+  void reset_traffic() {
+    spans_.clear();
+    traffic_ = {};
+  }
+  // Whether the time of later collectives is taken on the device.
+  void measure(bool on) { transport_->measure(on); }
   // Seconds that the host spent inside launches and waits of this channel.
   double host_seconds() const { return host_seconds_; }
 
@@ -58,11 +67,13 @@ class Channel {
   WorkPtr run(Collective collective, const at::Tensor& payload, std::string_view who,
               Launch&& launch);
   std::vector<std::shared_ptr<CollectiveHook>> live_hooks();
+  void count_spans();
 
   std::shared_ptr<Transport> transport_;
   std::string label_;
   std::vector<std::weak_ptr<CollectiveHook>> hooks_;
   std::array<Traffic, kCollectiveCount> traffic_{};
+  std::deque<std::pair<Collective, std::shared_ptr<const device::Span>>> spans_;
   double host_seconds_ = 0;
   bool failed_ = false;
 };

@@ -14,11 +14,23 @@ inline constexpr int kCollectiveCount = 4;
 const char* collective_name(Collective collective);  // "all_gather", ...
 
 // Logical traffic since the last reset. `bytes` counts payload × (N−1)/N per rank and collective,
-// an all-reduce twice (ring algorithm), a broadcast once; `elements` likewise.
+// an all-reduce twice (ring algorithm), a broadcast once; `elements` likewise. `seconds` is the
+// time on the device where that is measured (Channel::measure), else the host's in launches and
+// waits.
 struct Traffic {
   std::int64_t calls = 0;
   double elements = 0;
   double bytes = 0;
+  double payload_bytes = 0;
+  double seconds = 0;
+
+  void add(const Traffic& other) {
+    calls += other.calls;
+    elements += other.elements;
+    bytes += other.bytes;
+    payload_bytes += other.payload_bytes;
+    seconds += other.seconds;
+  }
 };
 
 // What hooks see. `who` is the unit, or the purpose ("boundary", "initial weights").

@@ -20,15 +20,18 @@ namespace {
 
 class EventWork : public Work {
  public:
-  EventWork(std::shared_ptr<device::Event> event, const Watchdog& watchdog)
-      : event_(std::move(event)), watchdog_(watchdog) {}
+  EventWork(std::shared_ptr<device::Event> event, std::shared_ptr<const device::Span> span,
+            const Watchdog& watchdog)
+      : event_(std::move(event)), span_(std::move(span)), watchdog_(watchdog) {}
   void wait() override {
     watchdog_.check();
     event_->block_current_stream();
   }
+  std::shared_ptr<const device::Span> span() const override { return span_; }
 
  private:
   std::shared_ptr<device::Event> event_;
+  std::shared_ptr<const device::Span> span_;
   const Watchdog& watchdog_;
 };
 
@@ -45,6 +48,7 @@ class NcclTransport : public Transport {
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
   std::string name() const override { return backend_->getBackendName(); }
+  void measure(bool on) override { measures_ = on; }
   void announce(const CollectiveEvent& event) override {
     announced_ = concat("rank ", event.rank, " of ", event.world_size, ": ",
                         collective_name(event.collective), " for ", event.who);
@@ -120,11 +124,18 @@ class NcclTransport : public Transport {
     inputs_ready.record();
     const device::SideStream::Guard guard(stream_);
     inputs_ready.block_current_stream();
+    const auto span = measures_ ? std::make_shared<device::Span>(device_) : nullptr;
+    if (span) {
+      span->begin.record();
+    }
     launch();
+    if (span) {
+      span->end.record();
+    }
     const auto done = std::make_shared<device::Event>(device_);
     done->record();
     watchdog_.add(announced_, [done] { return done->reached(); });
-    return std::make_unique<EventWork>(done, watchdog_);
+    return std::make_unique<EventWork>(done, span, watchdog_);
   }
 
   bool average(double scale) const { return scale == 1.0 / size(); }
@@ -144,6 +155,7 @@ class NcclTransport : public Transport {
   device::SideStream stream_;
   at::Tensor scratch_;
   std::string announced_;
+  bool measures_ = false;
   Watchdog watchdog_;  // last: its thread ends before the rest goes
 };
 

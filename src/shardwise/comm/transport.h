@@ -8,6 +8,7 @@
 #include <string>
 
 #include "shardwise/comm/collective.h"
+#include "shardwise/device/stream.h"
 
 namespace shardwise::comm {
 
@@ -18,6 +19,9 @@ class Work {
   // CPU: blocks until the result is there. CUDA: the current stream waits, the host does not.
   // Throws CommunicationError on failure or time-out. Call it once.
   virtual void wait() = 0;
+  // When it runs on the device, where the transport measures that; null where the host's time is
+  // what it takes.
+  virtual std::shared_ptr<const device::Span> span() const { return nullptr; }
 };
 
 using WorkPtr = std::unique_ptr<Work>;
@@ -36,6 +40,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // "nccl", "gloo", "threads", "single"
+  // Switches the spans of later works on or off.
+  virtual void measure(bool) {}
   // Told before each collective what it is, for errors that come later than the call.
   virtual void announce(const CollectiveEvent&) {}
 

@@ -248,6 +248,15 @@ void check_old_offload(Draft& draft) {
   }
 }
 
+void check_recomputation(Draft& draft) {
+  const char* key = "shardwise.activation_checkpointing";
+  if (draft.sound({key}) && draft.value(key).text == "selective") {
+    draft.problem(concat(key,
+                         ": \"selective\" is known, not available in this version of shardwise; "
+                         "write \"full\", which recomputes whole blocks, or \"off\""));
+  }
+}
+
 void apply_environment(Draft& draft) {
   const double seconds = draft.options.environment_timeout_seconds;
   if (seconds > 0 && !draft.given("shardwise.timeout_seconds")) {
@@ -268,10 +277,23 @@ void check_and_derive(Draft& draft) {
   check_scheduler(draft);
   check_zero(draft);
   check_old_offload(draft);
+  check_recomputation(draft);
   apply_environment(draft);
   if (draft.job) {
     check_job(draft);
   }
+}
+
+std::vector<std::string> python_problems(const std::map<const Field*, Entry>& entries) {
+  std::vector<std::string> problems;
+  for (const Field& field : schema().fields()) {
+    if (field.in_python && entries.at(&field).value != field.shape.default_value) {
+      problems.push_back(concat(field.path, ": ", shorten(entries.at(&field).value),
+                                " acts in the Python front (shardwise.initialize) alone, not in a "
+                                "program without Python; remove it"));
+    }
+  }
+  return problems;
 }
 
 std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps) {

@@ -158,6 +158,13 @@ const std::vector<std::string>& Resolved::notes() const { return state_->notes; 
 
 std::int64_t Resolved::world_size() const { return state_->options.world_size; }
 
+void Resolved::require_no_python() const {
+  const std::vector<std::string> problems = python_problems(state_->entries);
+  if (!problems.empty()) {
+    fail_with(state_->options.source, problems);
+  }
+}
+
 std::string Resolved::value_json(std::string_view path) const {
   return to_text(collect(known(path, state_->job), *state_, /*all=*/true));
 }

@@ -117,8 +117,7 @@ struct OwnConfig {
   std::vector<std::string> units;  // block class names or module paths; empty: found by repetition
   bool strict = true;              // false: unknown keys become notes
   bool deterministic = false;
-  std::string fused_layers = "auto";  // auto, off
-  std::string activation_checkpointing = "off";
+  std::string fused_layers = "auto";      // auto, off
   std::string non_finite = "skip";        // skip, raise, apply
   bool overlap_parameter_gather = false;  // always false in this version
   bool force_communication = false;       // run every collective even with one process
@@ -140,7 +139,6 @@ struct Config {
   std::string gradient_allreduce_op = "mean";  // mean, sum
   std::string communication_data_type;         // always "" (the gradient's own) in this version
   std::int64_t steps_per_print = 0;            // 0: never
-  bool wall_clock_breakdown = false;           // always false in this version
   bool dataloader_drop_last = false;
 
   // "fp32", "fp16" or "bf16".
@@ -182,6 +180,10 @@ class Resolved {
   const std::vector<std::string>& notes() const;
 
   std::int64_t world_size() const;
+
+  // For programs without Python: a ConfigError that names the keys which only the Python front
+  // carries out, if one of them asks for something.
+  void require_no_python() const;
 
   // The same configuration with another train_batch_size: the micro-batch stays and the
   // accumulation steps change. Throws ConfigError with the numbers when they do not divide.

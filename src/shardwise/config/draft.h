@@ -60,6 +60,9 @@ void check_and_derive(Draft& draft);
 // What a job file lacks or contradicts, beyond the engine's configuration.
 void check_job(Draft& draft);
 
+// One line for each key that only the Python front carries out and that asks for something.
+std::vector<std::string> python_problems(const std::map<const Field*, Entry>& entries);
+
 // Copies the values of all bound keys into the structs.
 Config make_config(const std::map<const Field*, Entry>& entries);
 JobSections make_job_sections(const std::map<const Field*, Entry>& entries);

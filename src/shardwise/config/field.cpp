@@ -224,6 +224,12 @@ Field& FieldList::job_section(std::string path, std::string doc) {
   return field;
 }
 
+Field& FieldList::in_python(std::string path, Shape shape, std::string doc) {
+  Field& field = add(std::move(path), std::move(shape), Status::kActs, std::move(doc));
+  field.in_python = true;
+  return field;
+}
+
 Field& FieldList::checked(std::string path, Shape shape, std::string doc) {
   return add(std::move(path), std::move(shape), Status::kActs, std::move(doc));
 }

@@ -114,6 +114,7 @@ struct Field {
   Presence presence = Presence::kNothing;  // kSection
   bool frameworks_write_it = false;        // kNoEffect: no note, since users did not choose it
   bool of_job = false;                     // a key or section of job files alone
+  bool in_python = false;                  // acts in the Python front alone
   std::function<void(Config&, const Value&)> store;           // empty: no struct member
   std::function<void(JobSections&, const Value&)> store_job;  // the same for keys of job files
   std::function<Value(const Config&)> load;
@@ -156,6 +157,8 @@ void from_value(const Value& value, std::vector<double>& out);
 class FieldList {
  public:
   Field& section(std::string path, std::string doc);
+  // Read by the Python front; programs without it refuse any value but the default.
+  Field& in_python(std::string path, Shape shape, std::string doc);
   // Acts by being checked against other values; nothing reads it later.
   Field& checked(std::string path, Shape shape, std::string doc);
   Field& no_effect(std::string path, Shape shape, std::string doc, std::string reason);

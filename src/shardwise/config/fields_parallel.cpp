@@ -104,17 +104,21 @@ void add_parallel_fields(FieldList& list) {
 
   list.section("activation_checkpointing", "Settings of deepspeed.checkpointing.");
   const std::string prefix = "activation_checkpointing.";
-  list.unavailable(prefix + "partition_activations", boolean(false),
-                   "Spread kept activations over tensor-parallel ranks.");
-  list.unavailable(prefix + "number_checkpoints", integer(0).or_null().min(0),
-                   "Checkpoints of one pass.");
-  list.unavailable(prefix + "contiguous_memory_optimization", boolean(false),
-                   "Keep activations in one buffer.");
-  list.unavailable(prefix + "cpu_checkpointing", boolean(false),
-                   "Keep activations in host memory.");
+  list.no_effect(prefix + "partition_activations", boolean(false),
+                 "Spread kept activations over tensor-parallel ranks.",
+                 "no two ranks hold the same activations")
+      .quiet();
+  const char* no_buffer = "kept activations need no buffer of their own";
+  list.no_effect(prefix + "number_checkpoints", integer(0).or_null().min(0),
+                 "Checkpoints of one pass.", no_buffer);
+  list.no_effect(prefix + "contiguous_memory_optimization", boolean(false),
+                 "Keep activations in one buffer.", no_buffer);
+  list.in_python(prefix + "cpu_checkpointing", boolean(false),
+                 "Keep the inputs of checkpointed functions in host memory.");
   list.no_effect(prefix + "synchronize_checkpoint_boundary", boolean(false),
                  "Wait for the device at each checkpoint.", "the engine never waits there");
-  list.unavailable(prefix + "profile", boolean(false), "Print the time of checkpoints.");
+  list.unavailable(prefix + "profile", boolean(false), "Print the time of checkpoints.")
+      .instead("wall_clock_breakdown prints the time of forward and backward");
 
   list.section("hybrid_engine", "Generate with inference kernels between training steps.");
   list.unavailable("hybrid_engine.enabled", boolean(false), "Turn it on.");

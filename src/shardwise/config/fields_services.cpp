@@ -5,18 +5,19 @@ namespace shardwise::config {
 namespace {
 
 void add_profiler_fields(FieldList& list) {
-  list.section("comms_logger", "Log of collectives.");
-  list.unavailable("comms_logger.enabled", boolean(false), "Turn it on.")
-      .instead("engine.comm_counters() counts calls and bytes of each collective");
+  list.section("comms_logger",
+               "Counts and times of collectives, for shardwise.comm.log_summary().");
+  list.in_python("comms_logger.enabled", boolean(false), "Turn it on.");
   list.parts("comms_logger.enabled", "comms_logger.",
-             {{"verbose", boolean(false), "Print each call."},
+             {{"verbose", boolean(false), "Print each call of a function of shardwise.comm."},
               {"prof_all", boolean(true), "Log all operations."},
-              {"debug", boolean(false), "Log the caller."},
+              {"debug", boolean(false), "Print its caller, too."},
               {"prof_ops", words({}), "Operations to log."}});
   list.section("flops_profiler", "Operations, parameters and time of each module.");
-  list.unavailable("flops_profiler.enabled", boolean(false), "Turn it on.");
+  list.in_python("flops_profiler.enabled", boolean(false), "Turn it on.");
   list.parts("flops_profiler.enabled", "flops_profiler.",
-             {{"recompute_fwd_factor", number(0.0).min(0), "Share of forward done again."},
+             {{"recompute_fwd_factor", number(0.0).min(0),
+               "Share of forward done again; unused, since that is counted."},
               {"profile_step", integer(1).min(0), "Step that is measured."},
               {"module_depth", integer(-1), "Depth of the table; -1: all."},
               {"top_modules", integer(1).min(0), "Modules in the summary."},
@@ -126,19 +127,20 @@ void add_checkpoint_fields(FieldList& list) {
 void add_monitor_fields(FieldList& list) {
   for (const std::string name : {"tensorboard", "csv_monitor"}) {
     list.section(name, "Scalars written by this monitor.");
-    list.unavailable(name + ".enabled", boolean(false), "Turn it on.");
+    list.in_python(name + ".enabled", boolean(false), "Turn it on.");
     list.parts(name + ".enabled", name + ".",
                {{"output_path", text(""), "Folder of its files."},
                 {"job_name", text("DeepSpeedJobName"), "Name of the run."}});
   }
   list.section("wandb", "Scalars sent to Weights & Biases.");
-  list.unavailable("wandb.enabled", boolean(false), "Turn it on.");
+  list.in_python("wandb.enabled", boolean(false), "Turn it on.");
   list.parts("wandb.enabled", "wandb.",
              {{"group", text("").or_null(), "Group of runs."},
               {"team", text("").or_null(), "Team."},
               {"project", text("deepspeed"), "Project."}});
   list.section("comet", "Scalars sent to Comet.");
-  list.unavailable("comet.enabled", boolean(false), "Turn it on.");
+  list.unavailable("comet.enabled", boolean(false), "Turn it on.")
+      .instead("csv_monitor, tensorboard and wandb are there");
   list.parts("comet.enabled", "comet.",
              {{"samples_log_interval", integer(100).min(1), "Samples between messages."},
               {"project", text("").or_null(), "Project."},

@@ -139,6 +139,9 @@ void check_job(Draft& draft) {
   check_paths(draft);
   check_held_out(draft);
   check_sample(draft);
+  for (std::string& problem : python_problems(draft.entries)) {
+    draft.problem(std::move(problem));
+  }
 }
 
 Job load_job(const std::string& path, const std::vector<Override>& overrides,

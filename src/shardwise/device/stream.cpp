@@ -14,9 +14,12 @@ c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
 
 }  // namespace
 
-Event::Event(c10::Device device)
+Event::Event(c10::Device device, bool timed)
     : device_(device),
-      event_(device.is_cpu() ? nullptr : std::make_unique<c10::Event>(device.type())) {}
+      event_(device.is_cpu() ? nullptr
+                             : std::make_unique<c10::Event>(
+                                   device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT
+                                                        : c10::EventFlag::PYTORCH_DEFAULT)) {}
 Event::~Event() = default;
 Event::Event(Event&&) noexcept = default;
 Event& Event::operator=(Event&&) noexcept = default;
@@ -39,6 +42,10 @@ void Event::synchronize() {
   if (event_ && event_->was_marked_for_recording()) {
     event_->synchronize();
   }
+}
+
+double Event::seconds_since(const Event& earlier) const {
+  return event_ ? earlier.event_->elapsedTime(*event_) / 1e3 : 0.0;
 }
 
 SideStream::SideStream(c10::Device device) {

@@ -18,7 +18,8 @@ namespace shardwise::device {
 // A point in a stream's work. Not copyable; record() may be called again.
 class Event {
  public:
-  explicit Event(c10::Device device);
+  // A timed event costs the device a little more and can tell the time between two marks.
+  explicit Event(c10::Device device, bool timed = false);
   ~Event();
   Event(Event&&) noexcept;
   Event& operator=(Event&&) noexcept;
@@ -31,10 +32,19 @@ class Event {
   bool reached() const;
   // Blocks the host until the mark has been passed.
   void synchronize();
+  // Seconds between two reached marks of timed events; 0 on the CPU.
+  double seconds_since(const Event& earlier) const;
 
  private:
   c10::Device device_;
   std::unique_ptr<c10::Event> event_;  // null on the CPU
+};
+
+// When work ran on a device.
+struct Span {
+  explicit Span(c10::Device device) : begin(device, /*timed=*/true), end(device, /*timed=*/true) {}
+  Event begin;
+  Event end;
 };
 
 // A stream beside the compute stream, and a guard that makes it current. On the CPU both do

@@ -25,6 +25,7 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
       rank_(rank),
       rule_(optim::configured_rule(config_.optimizer)),
       schedule_(optim::make_schedule(config_.scheduler)) {
+  config.require_no_python();
   model_.set_training(true);
   const EngineOptions options{.config = config_,
                               .device = rank_.device,

@@ -1,0 +1,75 @@
+"""``shardwise.activation_checkpointing``: recomputes the blocks of a model without its help."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise import _C
+from shardwise.checkpointing import non_reentrant_checkpoint
+from shardwise.console import log
+
+
+class BlockCheckpoints:
+    """Replaces the forward of each block by one that is computed again in backward.
+
+    In training only. Hooks of a block, the engine's too, stay outside. A key-value cache would be
+    filled twice, so blocks get none.
+    """
+
+    def __init__(self, blocks: list[nn.Module]):
+        self._replaced: list[tuple[nn.Module, bool, Callable]] = []
+        for block in blocks:
+            had_own = "forward" in vars(block)
+            self._replaced.append((block, had_own, block.forward))
+            block.forward = _checkpointed(block, block.forward)
+
+    def restore(self) -> None:
+        """Gives the blocks their own forward back."""
+        while self._replaced:
+            block, had_own, forward = self._replaced.pop()
+            if had_own:
+                block.forward = forward
+            else:
+                del block.forward
+
+
+def _checkpointed(block: nn.Module, forward: Callable) -> Callable:
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not block.training or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        args = tuple(None if _is_cache(value) else value for value in args)
+        kwargs = {name: None if _is_cache(value) else value for name, value in kwargs.items()}
+        if kwargs.get("use_cache"):
+            kwargs["use_cache"] = False
+        return non_reentrant_checkpoint(forward, *args, **kwargs)
+
+    return run
+
+
+def _is_cache(value: Any) -> bool:
+    caches = sys.modules.get("transformers.cache_utils")
+    return caches is not None and isinstance(value, caches.Cache)
+
+
+def checkpoint_blocks(engine: Any, units: list[Any]) -> BlockCheckpoints:
+    """What the engine's ``shardwise.activation_checkpointing`` ("off" or "full") asks for."""
+    if engine.config_value("shardwise.activation_checkpointing") == "off":
+        return BlockCheckpoints([])
+    if any(getattr(part, "gradient_checkpointing", False) for part in engine.module.modules()):
+        log(
+            "shardwise.activation_checkpointing has no effect: the model's own gradient "
+            "checkpointing is on"
+        )
+        return BlockCheckpoints([])
+    blocks = [unit.module for unit in units if not unit.is_root]
+    if not blocks:
+        raise _C.ConfigError(
+            'shardwise.activation_checkpointing: "full" recomputes blocks, but none were found in '
+            "the model: name their class in shardwise.units"
+        )
+    return BlockCheckpoints(blocks)

@@ -1,0 +1,62 @@
+"""Sends scalars to the monitors that the configuration turns on."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from shardwise import _C, config_source
+from shardwise.monitor.sinks import check_packages, make_sink
+
+SECTIONS = ("csv_monitor", "tensorboard", "wandb")
+
+
+class MonitorMaster:
+    """All monitors of a configuration; rank 0 writes, other ranks do nothing.
+
+    ``config`` has the sections ``csv_monitor``, ``tensorboard``, ``wandb`` in DeepSpeed's form,
+    such as ``{"csv_monitor": {"enabled": True, "output_path": "logs"}}``.
+
+    Attributes: ``enabled``, whether any is on (the same on every rank).
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        settings = _validated(config)
+        enabled = [section for section in SECTIONS if settings[section]["enabled"]]
+        check_packages(enabled)
+        self.enabled = bool(enabled)
+        self._sinks: list[Any] = []
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            self._sinks = [make_sink(section, settings[section]) for section in enabled]
+
+    def write_events(self, event_list: Iterable[tuple[str, Any, int]]) -> None:
+        """Writes ``(name, value, x)`` each; the engine's own x is the number of samples so far.
+
+        A value is a number or a tensor of one element, which is waited for.
+        """
+        events = [_checked(event) for event in event_list] if self._sinks else []
+        for sink in self._sinks:
+            sink.write(events)
+
+    def close(self) -> None:
+        """Ends the monitors; later events go nowhere."""
+        while self._sinks:
+            self._sinks.pop().close()
+
+
+def _validated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections with their defaults, from a whole configuration or from them alone."""
+    given = {key: config[key] for key in SECTIONS if key in config}
+    resolved = config_source.load({**given, "train_batch_size": 1}, 1, "a monitor")
+    return {section: json.loads(resolved.value_json(section)) for section in SECTIONS}
+
+
+def _checked(event: Any) -> tuple[str, float, int]:
+    try:
+        name, value, x = event
+        return str(name), float(value), int(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _C.UsageError(
+            f"an event is (name, value, x) with numbers as value and x, but it is {event!r}"
+        ) from error

@@ -1,0 +1,216 @@
+"""Activation checkpointing: the same numbers as without, from activations that are not kept."""
+
+import warnings
+
+import models
+import parity
+import pytest
+import torch
+import torch.distributed as dist
+from parity import make_engine
+from torch import nn
+
+
+class Noisy(nn.Module):
+    """Dropout; two inputs, one by keyword, and an option; a tuple with a dict inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(models.WIDTH, models.WIDTH)
+        self.dropout = nn.Dropout(0.3)
+        self.calls = 0
+
+    def forward(self, left, factor, *, right=None, skip=True):
+        self.calls += 1
+        mixed = self.dropout(torch.tanh(self.linear(left))) * factor
+        return (mixed + left if skip else mixed), {"right": right + mixed, "name": "noisy"}
+
+
+class Chain(nn.Module):
+    """Blocks of it, each under ``checkpoint`` where there is one."""
+
+    def __init__(self, checkpoint=None, frozen=()):
+        super().__init__()
+        self.embed = nn.Linear(models.WIDTH, models.WIDTH)
+        self.blocks = nn.ModuleList(Noisy() for _ in range(3))
+        self.checkpoint = checkpoint or (lambda function, *args, **kw: function(*args, **kw))
+        for index in frozen:
+            self.blocks[index].requires_grad_(False)
+
+    def forward(self, x, y):
+        left, right = self.embed(x), y
+        for block in self.blocks:
+            left, rest = self.checkpoint(block, left, 0.5, right=right, skip=True)
+            right = rest["right"]
+            assert rest["name"] == "noisy"
+        return models.mse(left + right, y)
+
+
+def rank_chain(stage, name, frozen=(), settings=None):
+    """Loss, gradients and calls of the first block after one forward and backward."""
+    from shardwise import checkpointing
+
+    torch.manual_seed(0)
+    model = Chain(getattr(checkpointing, name) if name else None, frozen)
+    ranks = dist.get_world_size()
+    config = {
+        "train_micro_batch_size_per_gpu": models.SAMPLES // ranks,
+        "optimizer": {"type": "AdamW"},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "shardwise": {"poison_released": True, **(settings or {})},
+    }
+    with make_engine(model, config) as engine:
+        torch.manual_seed(7 + dist.get_rank())
+        micros = models.micro_batches("mlp", 0, ranks, "cpu", torch.float32)
+        loss = engine(**micros[dist.get_rank()])
+        engine.backward(loss)
+        drawn = torch.rand(1).item()  # the generator stands where it would without checkpoints
+        return loss.item(), drawn, parity.full_gradients(engine), model.blocks[0].calls
+
+
+def assert_same(got, plain):
+    assert got[:2] == plain[:2]
+    assert got[2].keys() == plain[2].keys()
+    for key, value in plain[2].items():
+        assert torch.equal(got[2][key], value), key
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["checkpoint", "non_reentrant_checkpoint"])
+def test_dropout_keywords_and_nested_results(stage, name, pool):
+    plain = pool.run(rank_chain, stage, None, ranks=2)
+    got = pool.run(rank_chain, stage, name, ranks=2)
+    for mine, its in zip(got, plain, strict=True):
+        assert_same(mine, its)
+        assert its[3] == 1
+        assert mine[3] == 2, "the block was not computed again"
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("name", ["checkpoint", "non_reentrant_checkpoint"])
+def test_frozen_blocks(stage, name, pool):
+    plain = pool.run(rank_chain, stage, None, (1,), ranks=2)
+    got = pool.run(rank_chain, stage, name, (1,), ranks=2)
+    for mine, its in zip(got, plain, strict=True):
+        assert_same(mine, its)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_full_recomputes_every_block_of_any_model(stage, pool):
+    plain = pool.run(rank_chain, stage, None, ranks=2)
+    got = pool.run(rank_chain, stage, None, settings={"activation_checkpointing": "full"}, ranks=2)
+    for mine, its in zip(got, plain, strict=True):
+        assert_same(mine, its)
+        assert mine[3] == 2
+
+
+def rank_hugging_face(model, stage, setting):
+    module = models.build(model)
+    module.config.use_cache = True  # a cache that recomputation must not fill twice
+    forwards = [vars(block).get("forward") for block in module.modules()]
+    case = parity.Case(stage, model)
+    record = []
+    config = parity.config_of(case, shardwise={"activation_checkpointing": setting})
+    with make_engine(module, config) as engine:
+        for step in range(2):
+            record.append(parity.accumulate(engine, case, step, "cpu"))
+            engine.step()
+            record.append(engine.get_global_grad_norm())
+    assert forwards == [vars(block).get("forward") for block in module.modules()]
+    return record
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_full_on_hugging_face_models(model, stage, pool):
+    plain = pool.run(rank_hugging_face, model, stage, "off", ranks=2)
+    assert pool.run(rank_hugging_face, model, stage, "full", ranks=2) == plain
+
+
+def rank_settings():
+    from shardwise import ConfigError, UsageError, checkpointing
+
+    for setting, pattern in (("selective", 'write "full"'), ("some", "allowed: ")):
+        config = parity.config_of(
+            parity.Case(0, ranks=1), shardwise={"activation_checkpointing": setting}
+        )
+        with pytest.raises(ConfigError, match=pattern):
+            make_engine(models.build("mlp"), config)
+    config = parity.config_of(
+        parity.Case(0, "tiny", ranks=1), shardwise={"activation_checkpointing": "full"}
+    )
+    with pytest.raises(ConfigError, match="shardwise.units"):
+        make_engine(models.build("tiny"), config)
+
+    assert not checkpointing.is_configured()
+    config = parity.config_of(parity.Case(0, ranks=1))
+    config["activation_checkpointing"] = {
+        "partition_activations": True,  # cannot act: no rank holds another's activations
+        "contiguous_memory_optimization": True,
+        "number_checkpoints": 4,
+        "cpu_checkpointing": True,
+    }
+    with make_engine(models.build("mlp"), config):
+        assert checkpointing.is_configured()
+    checkpointing.configure(None, deepspeed_config=config, checkpoint_in_cpu=False)
+    checkpointing.reset()
+    checkpointing.set_num_layers(4)
+
+    class Grid:
+        def get_model_parallel_world_size(self):
+            return 2
+
+    checkpointing.configure(Grid(), partition_activations=False)
+    with pytest.raises(UsageError, match="partition_activations.*2 ranks"):
+        checkpointing.configure(Grid(), partition_activations=True)
+    with pytest.raises(UsageError, match="wall_clock_breakdown"):
+        checkpointing.configure(None, profile=True)
+
+
+def test_settings(pool):
+    pool.run(rank_settings, ranks=1)
+
+
+def test_frozen_inputs_are_warned_about():
+    from shardwise import checkpointing
+
+    layer = nn.Linear(3, 3)
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad"):
+        out = checkpointing.checkpoint(layer, torch.ones(2, 3))
+    assert not out.requires_grad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert checkpointing.non_reentrant_checkpoint(layer, torch.ones(2, 3)).requires_grad
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "non_reentrant_checkpoint"])
+def test_named_random_states_are_the_same_again(name):
+    from shardwise import UsageError, checkpointing
+
+    states = checkpointing.get_cuda_rng_tracker()
+    seen = []
+
+    def layer(x):
+        with states.fork():
+            mask = torch.rand(4)
+        seen.append(mask)
+        return x * mask
+
+    checkpointing.model_parallel_cuda_manual_seed(5)
+    x = torch.ones(4, requires_grad=True)
+    first = getattr(checkpointing, name)(layer, x)
+    second = getattr(checkpointing, name)(layer, first)
+    after = states.get_states()[checkpointing.MODEL_PARALLEL_RNG]
+    second.sum().backward()
+    assert torch.equal(x.grad, seen[0] * seen[1])
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[2], seen[1])
+    assert torch.equal(seen[3], seen[0])
+    assert torch.equal(states.get_states()[checkpointing.MODEL_PARALLEL_RNG], after)
+    with pytest.raises(UsageError, match="already"):
+        states.add(checkpointing.MODEL_PARALLEL_RNG, 1)
+    with pytest.raises(UsageError, match="no random state 'x'"), states.fork("x"):
+        pass
+    torch.manual_seed(5 + checkpointing.SEED_OFFSET)
+    assert torch.equal(torch.rand(4), seen[0])
+    states.reset()
