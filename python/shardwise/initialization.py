@@ -15,7 +15,7 @@ from shardwise.console import log
 from shardwise.data import DistributedLoader
 from shardwise.engine import Engine
 from shardwise.optimizers import ShardedOptimizer, make_optimizer
-from shardwise.process_groups import choose_device, init_distributed
+from shardwise.process_groups import choose_device, count_ranks, join
 from shardwise.wiring import EngineParts
 
 
@@ -67,8 +67,9 @@ def initialize(
     _check_weights_are_there(model)
     _check_dataset(training_data)
     source = _choose_config(args, config, config_params)
-    init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    resolved = config_source.load(source, dist.get_world_size(), "the process group")
+    resolved = config_source.load(source, count_ranks(), "the process group")
+    patience = json.loads(resolved.value_json("shardwise.timeout_seconds"))
+    join(patience, dist_init_required=dist_init_required)
     if lr_scheduler is not None and json.loads(resolved.value_json("scheduler.type")):
         raise _C.ConfigError(
             "the schedule is given twice, as lr_scheduler= and as scheduler in the configuration: "

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from shardwise import _C
 
@@ -39,6 +40,11 @@ def choose_device() -> torch.device:
     )
 
 
+def count_ranks() -> int:
+    """The ranks of torch's process group, or of the one that the launcher describes."""
+    return dist.get_world_size() if dist.is_initialized() else _C.launch_environment()["world_size"]
+
+
 def init_distributed(
     dist_backend=None,
     auto_mpi_discovery=True,
@@ -53,8 +59,24 @@ def init_distributed(
 ):
     """Joins the process group of the launcher; a process that was started alone is a group of one.
 
-    Does nothing if torch.distributed is initialised already. ``timeout`` is a timedelta.
+    Does nothing if torch.distributed is initialised already. ``timeout`` is a timedelta: how long
+    to wait for the other ranks, and for the group's collectives.
+    Raises CommunicationError, which names the missing ranks, when they do not meet in time.
     """
+    joining = (timeout or default_pg_timeout).total_seconds()
+    join(joining, dist_backend, timeout, init_method, dist_init_required, rank, world_size)
+
+
+def join(
+    patience_seconds: float,
+    dist_backend: str | None = None,
+    timeout: timedelta | None = None,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    rank: int = -1,
+    world_size: int = -1,
+) -> None:
+    """What ``init_distributed`` does, with a time-out of its own for the meeting of the ranks."""
     if dist.is_initialized():
         return
     if dist_init_required is False:
@@ -74,11 +96,23 @@ def init_distributed(
         options.update(init_method=init_method)
         if rank >= 0:
             options.update(rank=rank, world_size=world_size)
-    elif not environment["present"]:
-        options.update(store=dist.HashStore(), rank=0, world_size=1)
-    dist.init_process_group(**options)
+    else:
+        options.update(rank=environment["rank"], world_size=environment["world_size"])
+    try:
+        if init_method is None:
+            options["store"] = _meet(patience_seconds, timeout or default_pg_timeout)
+        dist.init_process_group(**options)
+    finally:  # behind torch's own hook, which holds back what earlier ones print
+        sys.excepthook = partial(_end_with_exit_code, sys.excepthook)
     atexit.register(_leave)
-    sys.excepthook = partial(_end_with_exit_code, sys.excepthook)
+
+
+def _meet(patience_seconds: float, timeout: timedelta) -> dist.Store:
+    if count_ranks() == 1:
+        return dist.HashStore()
+    store = _C.meet_ranks(patience_seconds)
+    store.set_timeout(timeout)
+    return store
 
 
 def _end_with_exit_code(previous: Callable, kind: type, error: BaseException, trace: Any) -> None:

@@ -11,6 +11,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/bindings/module_hooks.h"
 #include "shardwise/bindings/registrations.h"
+#include "shardwise/comm/meeting_point.h"
 #include "shardwise/comm/rank_group.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/train/engine.h"
@@ -28,6 +29,16 @@ std::shared_ptr<comm::Channel> make_channel(const ProcessGroupPtr& group, at::De
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_seconds * 1000));
   const auto backend = group ? group->getBackend(device.type()) : nullptr;
   return comm::make_channel(backend, device, timeout, label);
+}
+
+c10::intrusive_ptr<c10d::Store> meet_ranks(double timeout_seconds) {
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_seconds * 1000));
+  const auto environment = config::read_launch_environment();
+  const py::gil_scoped_release unlocked;
+  return comm::meet_ranks(environment, timeout, [] {
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  });
 }
 
 // A unit as Python says it: (name, [(name, aliases, tensor, dtype, group)], [used units]).
@@ -164,6 +175,8 @@ py::list state_view(const train::Engine& engine) {
 void register_engine(py::module_& module) {
   module.def("check_torch", &params::check_flat_storage_works,
              "Raises InternalError unless this torch behaves as the engine needs.");
+  module.def("meet_ranks", &meet_ranks, py::arg("timeout_seconds"),
+             "The store of the launcher's ranks, once all of them have come to it.");
   py::class_<train::Engine, std::shared_ptr<train::Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("config"), py::arg("device"), py::arg("rule"),
            py::arg("with_momentum"), py::arg("gather_group"), py::arg("reduce_group"),

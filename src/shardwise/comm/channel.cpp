@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/comm/meeting_point.h"
 
 namespace shardwise::comm {
 namespace {
@@ -44,7 +45,7 @@ void with_context(const CollectiveEvent& event, const std::string& label, const 
             " on the ", label,
             " channel. Most often another rank has died, is stuck, or runs "
             "collectives in another order: look at the first error of the other ranks. (",
-            error.what(), ")");
+            reason_of(error), ")");
   }
 }
 

@@ -2,13 +2,12 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <utility>
 
-#include "shardwise/base/check.h"
 #include "shardwise/comm/c10d_transport.h"
 #include "shardwise/comm/gloo/gloo_group.h"
+#include "shardwise/comm/meeting_point.h"
 #include "shardwise/comm/nccl/nccl_group.h"
 
 namespace shardwise::comm {
@@ -18,27 +17,6 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 // NCCL's own watchdog kills the process without a word about units, so it waits longer than we do.
 constexpr std::chrono::seconds kNcclMargin(60);
-
-StorePtr open_store(const config::LaunchEnvironment& environment,
-                    std::chrono::milliseconds timeout) {
-  if (environment.world_size == 1) {
-    return c10::make_intrusive<c10d::HashStore>();
-  }
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment.master_port);
-  options.isServer = environment.rank == 0 && !environment.agent_store;
-  options.numWorkers = environment.world_size;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
-  } catch (const std::exception& error) {
-    SW_FAIL(CommunicationError, "rank ", environment.rank, " of ", environment.world_size,
-            " could not ", options.isServer ? "open" : "reach", " the meeting point ",
-            environment.master_addr, ":", environment.master_port,
-            " (MASTER_ADDR, MASTER_PORT): ", error.what());
-  }
-}
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const StorePtr& store,
                                                const config::LaunchEnvironment& environment,
@@ -69,12 +47,13 @@ std::shared_ptr<Channel> make_channel(const c10::intrusive_ptr<c10d::Backend>& b
 ShardChannels join_ranks(const config::LaunchEnvironment& environment, at::Device device,
                          std::chrono::milliseconds timeout, bool force) {
   const bool alone = environment.world_size == 1 && !force;
-  const StorePtr store = alone ? StorePtr() : open_store(environment, timeout);
+  const StorePtr store = environment.world_size > 1
+                             ? meet_ranks(environment, timeout)
+                             : StorePtr(c10::make_intrusive<c10d::HashStore>());
   const auto channel = [&](const std::string& label) {
     c10::intrusive_ptr<c10d::Backend> backend;
     if (!alone) {
-      const auto own = c10::make_intrusive<c10d::PrefixStore>(
-          concat("shardwise/", environment.restart_count, "/", label), store);
+      const auto own = c10::make_intrusive<c10d::PrefixStore>(label, store);
       backend = make_backend(own, environment, device, timeout);
     }
     return make_channel(backend, device, timeout, label);

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "shardwise/base/check.h"
+#include "shardwise/comm/meeting_point.h"
 
 namespace shardwise::comm {
 
@@ -24,7 +25,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   } catch (const std::exception& error) {
     SW_FAIL(CommunicationError, "rank ", rank, " of ", size,
-            " could not join the Gloo group: ", error.what());
+            " could not join the Gloo group: ", reason_of(error));
   }
 }
 
