@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "shardwise/apps/command.h"
@@ -8,6 +9,7 @@
 #include "shardwise/base/suggest.h"
 #include "shardwise/data/tokenize_files.h"
 #include "shardwise/data/tokenizer.h"
+#include "shardwise/io/live_files.h"
 
 namespace shardwise::apps {
 namespace {
@@ -140,6 +142,8 @@ int run_data(const Context& context) {
     return 0;
   }
   check(request);
+  io::name_file_on_bus_error();
+  io::remove_unfinished_files_on({SIGINT, SIGTERM, SIGHUP});
   return tokenize(request);
 }
 

@@ -25,18 +25,6 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
 }
 
-void check_replaceable(const std::string& path) {
-  SW_USER_CHECK(IoError, !path.empty() && path.find('\0') == std::string::npos, quoted(path),
-                ": cannot write: the name of a file must not be empty or hold a zero byte");
-  struct stat status{};
-  if (::stat(path.c_str(), &status) == 0) {
-    SW_USER_CHECK(IoError, !S_ISDIR(status.st_mode), path,
-                  ": cannot write: it is a folder; give the name of a file");
-    SW_USER_CHECK(IoError, S_ISREG(status.st_mode), path,
-                  ": cannot write: it is a device or a pipe; give the name of a regular file");
-  }
-}
-
 std::string temporary_name(const std::string& path, int attempt) {
   return concat(path, ".", ::getpid(), "-", attempt, ".tmp");
 }
@@ -52,6 +40,16 @@ void sync_folder(const std::string& path) {
 
 }  // namespace
 
+void check_replaceable(const std::string& path) {
+  SW_USER_CHECK(IoError, !path.empty() && path.find('\0') == std::string::npos, quoted(path),
+                ": cannot write: the name of a file must not be empty or hold a zero byte");
+  struct stat status{};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  const char* special = exists ? special_kind(status.st_mode) : nullptr;
+  SW_USER_CHECK(IoError, special == nullptr, path, ": cannot write: it is ", special,
+                "; remove it, or give the name of a regular file");
+}
+
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   check_replaceable(path_);
   // Not mkstemp: its files are readable by their owner only, whatever the umask says.
@@ -59,6 +57,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     std::string name = temporary_name(path_, attempt);
     file_ = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file_.is_open()) {
+      listed_.emplace(LiveFile::List::kUnfinished, name);
       temporary_ = std::move(name);
     } else if (errno != EEXIST && errno != EINTR) {
       fail_io(path_, "write into its folder", errno);
@@ -139,6 +138,7 @@ void AtomicFile::commit() {
     fail_io(path_, "rename its temporary file", errno);
   }
   temporary_.clear();
+  listed_.reset();
   sync_folder(path_);
 }
 

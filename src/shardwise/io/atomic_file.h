@@ -3,22 +3,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shardwise/io/descriptor.h"
+#include "shardwise/io/live_files.h"
 
 namespace shardwise::io {
 
 // Writes into a temporary file beside `path` ("<path>.<process>-<n>.tmp"); commit() syncs it and
-// renames it over `path`. Without commit() nothing is left behind, unless the process is killed.
+// renames it over `path`. Without commit() nothing is left behind, unless the process is killed or
+// ended by a signal that remove_unfinished_files_on() was not called for.
 // Every function throws IoError with path and reason (full disk, no permission, ...); the only
 // thing to do with the object then is to destroy it. Writes are buffered. Not thread-safe.
 class AtomicFile {
  public:
-  // Throws also where `path` is a folder, a device or a pipe, or its folder is missing.
+  // Throws also as check_replaceable() does, and where the folder is missing.
   explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -39,11 +42,15 @@ class AtomicFile {
   void write_through(std::span<const std::byte> bytes);
 
   std::string path_, temporary_;
+  std::optional<LiveFile> listed_;
   Descriptor file_;
   std::vector<std::byte> buffer_;
   std::int64_t written_ = 0;  // bytes, with those in the buffer
   bool synced_ = false;
 };
+
+// Throws IoError where `path` is there but no regular file, which a new file must not replace.
+void check_replaceable(const std::string& path);
 
 // Reads a whole file. Throws IoError where that fails, and DataError where the file is larger than
 // `most` bytes (nothing much is allocated then).

@@ -98,6 +98,9 @@ TEST(AtomicFile, WhatCannotBeWritten) {
   EXPECT_TRUE(contains(message("/dev/null"), "device"));
   EXPECT_TRUE(contains(message(""), "empty"));
   EXPECT_EQ(folder.names(), Names{});
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(
+      contains(message(folder.path("pipe")), folder.path("pipe") + ": cannot write: it is a pipe"));
 }
 
 TEST(AtomicFile, MisuseIsABug) {

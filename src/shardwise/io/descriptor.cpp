@@ -44,6 +44,13 @@ void fail_io(const std::string& path, const std::string& action, int error) {
   SW_FAIL(IoError, path, ": cannot ", action, ": ", std::generic_category().message(error));
 }
 
+const char* special_kind(mode_t mode) {
+  if (S_ISREG(mode)) return nullptr;
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  return S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
 Descriptor open_to_read(const std::string& path) {
   // A path with a zero byte would silently name another file.
   SW_USER_CHECK(IoError, path.find('\0') == std::string::npos, printable(path),
@@ -56,8 +63,8 @@ Descriptor open_to_read(const std::string& path) {
   const struct stat status = status_of(file, path);
   SW_USER_CHECK(IoError, !S_ISDIR(status.st_mode), path,
                 ": is a folder; give a file, for instance one inside of it");
-  SW_USER_CHECK(IoError, S_ISREG(status.st_mode), path,
-                ": is a pipe or a device; give a regular file");
+  const char* special = special_kind(status.st_mode);
+  SW_USER_CHECK(IoError, special == nullptr, path, ": is ", special, "; give a regular file");
   return file;
 }
 

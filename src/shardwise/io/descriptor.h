@@ -1,6 +1,8 @@
 // Open files of the operating system, and the errors they give.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,6 +27,10 @@ class Descriptor {
 
   int number_ = -1;
 };
+
+// What a file is by its st_mode: "a folder", "a pipe", "a socket" or "a device"; null for a regular
+// file.
+const char* special_kind(mode_t mode);
 
 // Opens a regular file to read; throws IoError for what is missing, forbidden, a folder, a device
 // or a pipe.

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "shardwise/io/descriptor.h"
+#include "shardwise/io/live_files.h"
 
 namespace shardwise::io {
 
@@ -20,8 +22,10 @@ struct MemoryMap::Mapping {
       fail_io(path, "map into memory", errno);
     }
     data = static_cast<const std::byte*>(at);
+    listed.emplace(LiveFile::List::kMapped, path, std::span(data, size));
   }
   ~Mapping() {
+    listed.reset();
     if (data != nullptr) {
       ::munmap(const_cast<std::byte*>(data), size);
     }
@@ -32,6 +36,7 @@ struct MemoryMap::Mapping {
   std::string path;
   const std::byte* data = nullptr;
   std::size_t size = 0;
+  std::optional<LiveFile> listed;
 };
 
 MemoryMap::MemoryMap(const std::string& path) : mapping_(std::make_shared<const Mapping>(path)) {}

@@ -10,8 +10,8 @@ namespace shardwise::io {
 
 // Shared and immutable; safe to read from several threads. The bytes stay mapped while a copy
 // lives, also when the file is deleted or replaced by a rename meanwhile. A file that somebody
-// truncates while it is mapped ends the process with SIGBUS: replace files by AtomicFile, never in
-// place.
+// truncates while it is mapped ends the process with SIGBUS (see name_file_on_bus_error()): replace
+// files by AtomicFile, never in place.
 class MemoryMap {
  public:
   // Throws IoError that names the path and the reason (missing, a folder, no permission, a pipe).

@@ -9,6 +9,7 @@
 #include "shardwise/base/log.h"
 #include "shardwise/config/env.h"
 #include "shardwise/config/job.h"
+#include "shardwise/io/live_files.h"
 #include "shardwise/monitor/monitor.h"
 #include "shardwise/train/trainer.h"
 
@@ -76,6 +77,7 @@ void run_job(const config::Job& job, const config::LaunchEnvironment& environmen
 extern "C" int shardwise_train(const char* job_path, int count, const char* const* overrides) {
   using namespace shardwise;
   const train::StopSignal stop;
+  io::name_file_on_bus_error();
   try {
     const auto environment = config::read_launch_environment();
     const auto settings = config::read_settings();

@@ -5,7 +5,17 @@
 
 #include <ctime>
 
+#include "shardwise/io/live_files.h"
+
 namespace shardwise::train {
+namespace {
+
+[[noreturn]] void end_at_once(int signal) {
+  io::remove_unfinished_files();
+  ::_exit(128 + signal);
+}
+
+}  // namespace
 
 StopSignal::StopSignal() {
   sigemptyset(&watched_);
@@ -29,9 +39,9 @@ void StopSignal::watch() {
   received_ = signal;
   const timespec patience{kPatienceSeconds, 0};
   while (::sigtimedwait(&watched_, nullptr, &patience) < 0) {
-    if (!asked_) ::_exit(128 + signal);
+    if (!asked_) end_at_once(signal);
   }
-  if (!leaving_) ::_exit(128 + signal);
+  if (!leaving_) end_at_once(signal);
 }
 
 }  // namespace shardwise::train
