@@ -1,6 +1,7 @@
 #include "shardwise/launcher/log_router.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,7 +33,14 @@ std::string prefix(int rank, bool colour) {
 // An existing log is continued below a line that names the time: the traceback of the run before is
 // often what one looks for.
 int open_log(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  struct stat status{};
+  const bool special =
+      ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode);
+  SW_USER_CHECK(IoError, !special, "launch: cannot write '", path, "': it is a ",
+                S_ISFIFO(status.st_mode) ? "pipe" : "folder, socket or disk",
+                ", not a regular file; remove it, or give another --log-dir");
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int file = ::open(path.c_str(), kFlags, 0666);
   SW_USER_CHECK(IoError, file >= 0, "launch: cannot write '", path, "' (", std::strerror(errno),
                 "); give another --log-dir");
   if (::lseek(file, 0, SEEK_END) > 0) {

@@ -3,9 +3,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
+
+#include "shardwise/base/error.h"
 
 namespace shardwise::launcher {
 namespace {
@@ -86,6 +91,25 @@ TEST(LogRouter, HiddenRanksStillHaveATail) {
   router.flush(0);
   EXPECT_EQ(out.read(), "[rank 0] shown\n");
   EXPECT_EQ(router.tail(1).lines(), std::vector<std::string>{"hidden"});
+}
+
+TEST(LogRouter, ALogThatIsAPipeIsNamed) {
+  std::string folder = testing::TempDir() + "sw_logs_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string pipe = folder + "/rank_0.log";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Piped out;
+  OutputPort port(out.writer());
+  auto options = ranks(1);
+  options.log_directory = folder;
+  try {
+    const LogRouter router(options, port, port);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("'" + pipe + "': it is a pipe"), std::string::npos)
+        << error.what();
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(OutputPort, FillsUpInsteadOfBlockingAndTellsWhenTheReaderHasGone) {

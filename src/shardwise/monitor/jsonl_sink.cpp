@@ -63,13 +63,27 @@ void keep_earlier_run(const std::string& path) {
   }
 }
 
+// Terminals and /dev/null take lines as well as files do; a pipe would make the training wait for
+// its reader.
+void check_takes_lines(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0 || S_ISCHR(status.st_mode)) return;
+  const char* special = io::special_kind(status.st_mode);
+  SW_USER_CHECK(IoError, special == nullptr, path, ": cannot write the log: it is ", special,
+                "; remove it, or name another output folder");
+}
+
 class JsonlSink : public Sink {
  public:
-  explicit JsonlSink(std::string path) : path_(std::move(path)) { check_folder(path_); }
+  explicit JsonlSink(std::string path) : path_(std::move(path)) {
+    check_folder(path_);
+    check_takes_lines(path_);
+  }
 
   void begin(const RunInfo& run) override {
     keep_earlier_run(path_);
-    file_ = io::Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    file_ = io::Descriptor(::open(path_.c_str(), kFlags, 0666));
     if (!file_.is_open()) io::fail_io(path_, "open it for writing", errno);
     write(JsonLine("run")
               .add("unix_time", static_cast<std::int64_t>(std::time(nullptr)))

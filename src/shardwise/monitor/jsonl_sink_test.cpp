@@ -114,6 +114,30 @@ TEST_F(JsonlSinkTest, MissingFolderIsNamed) {
   for (std::int64_t step = 1;; ++step) sink->step(recorded_step(step, 1000));
 }
 
+TEST_F(JsonlSinkTest, WhatIsNoFileIsNamed) {
+  const auto message = [](const std::string& path) -> std::string {
+    try {
+      make_jsonl_sink(path);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(message(path("pipe")).find(path("pipe") + ": cannot write the log: it is a pipe"), 0U);
+  EXPECT_EQ(message(folder_).find(folder_.string() + ": cannot write the log: it is a folder"), 0U);
+  EXPECT_EQ(message("/dev/null"), "nothing was thrown");
+}
+
+TEST_F(JsonlSinkTest, APipeThatComesLateDoesNotStopTheTraining) {
+  const auto sink = make_jsonl_sink(path());
+  EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  testing::internal::CaptureStderr();
+  sink->begin({"", 10, "{}"});
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find(path() + ": cannot open it"), std::string::npos) << text;
+}
+
 TEST_F(JsonlSinkTest, KilledRunsLeaveWholeLines) {
   std::mt19937_64 random(11);
   std::size_t most = 0;

@@ -26,6 +26,7 @@ class ReportSink : public Sink {
  public:
   ReportSink(std::string path, double seconds) : path_(std::move(path)), seconds_(seconds) {
     check_folder(path_);
+    io::check_replaceable(path_);
   }
 
   void begin(const RunInfo& run) override {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "shardwise/base/error.h"
 #include "shardwise/monitor/recorded_run_test.h"
 #include "shardwise/monitor/report_page.h"
 
@@ -80,6 +81,17 @@ TEST_F(ReportSinkTest, AVanishedFolderIsOneWarning) {
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   EXPECT_NE(log.find("warning: the report: " + path_), std::string::npos) << log;
+}
+
+TEST_F(ReportSinkTest, AFolderInItsPlaceIsNamedBeforeTheRun) {
+  fs::create_directory(path_);
+  try {
+    make_report_sink(path_, 0);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const IoError& error) {
+    EXPECT_EQ(std::string(error.what()).find(path_ + ": cannot write: it is a folder"), 0U)
+        << error.what();
+  }
 }
 
 TEST_F(ReportSinkTest, RunsWithoutAnyFiniteNumberHaveAPage) {
