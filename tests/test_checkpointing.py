@@ -214,3 +214,54 @@ def test_named_random_states_are_the_same_again(name):
     torch.manual_seed(5 + checkpointing.SEED_OFFSET)
     assert torch.equal(torch.rand(4), seen[0])
     states.reset()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies to the host need a GPU")
+@pytest.mark.parametrize("name", ["checkpoint", "non_reentrant_checkpoint"])
+@pytest.mark.parametrize("cycles", [0, 20_000_000], ids=["copies", "slow copies"])
+def test_inputs_in_host_memory(name, cycles):
+    from shardwise import checkpointing
+
+    layers, width, rows = 8, 1024, 8192
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(models.MlpBlock(width) for _ in range(layers)).cuda()
+
+    def gradients(on_host):
+        checkpointing.configure(checkpoint_in_cpu=on_host)
+        checkpointing.reset()
+        copies = checkpointing._SETTINGS.copies
+        stream_of = copies._stream
+
+        def slow_stream(device):
+            stream = stream_of(device)
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(cycles)
+            return stream
+
+        copies._stream = slow_stream
+        blocks.zero_grad()
+        torch.manual_seed(1)
+        x = torch.randn(rows, width, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            y = x
+            for block in blocks:
+                y = getattr(checkpointing, name)(block, y)
+            held = torch.cuda.memory_allocated() - before
+            y.square().mean().backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return held, [x.grad.clone(), *(p.grad.clone() for p in blocks.parameters())]
+
+    try:
+        gradients(False)  # what is allocated once
+        kept, plain = gradients(False)
+        held, got = gradients(True)
+    finally:
+        checkpointing.configure(checkpoint_in_cpu=False)
+    for a, b in zip(got, plain, strict=True):
+        assert torch.equal(a, b)
+    one = 4 * rows * width
+    assert kept >= layers * one
+    assert held <= 4 * one, "the inputs stay on the GPU"

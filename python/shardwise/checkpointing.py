@@ -202,11 +202,11 @@ def checkpoint(function: Callable, *args: Any, **kwargs: Any) -> Any:
 
 def non_reentrant_checkpoint(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, computed again in backward; any argument may be frozen."""
-    names = list(kwargs)
+    names, positional = tuple(kwargs), len(args)  # `run` must not hold on to the arguments
 
     def run(*flat: Any) -> Any:
-        keywords = dict(zip(names, flat[len(args) :], strict=True))
-        return function(*flat[: len(args)], **keywords)
+        keywords = dict(zip(names, flat[positional:], strict=True))
+        return function(*flat[:positional], **keywords)
 
     with _inputs_on_host():
         return torch_checkpoint.checkpoint(
@@ -219,6 +219,7 @@ def _inputs_on_host() -> AbstractContextManager[None]:
     if not _SETTINGS.on_host or not torch.cuda.is_available():
         return nullcontext()
     copies = _SETTINGS.copies
+    copies.begin_group()
     return torch.autograd.graph.saved_tensors_hooks(copies.pack, copies.unpack)
 
 

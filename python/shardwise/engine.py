@@ -160,6 +160,7 @@ class Engine(ConfigAccessors, nn.Module):
         ``loss.backward()`` alone does outside of fp16. Either way gradients are divided by the
         accumulation steps as they arrive; the loss itself is not.
         """
+        self._observer.saw_loss(self, self._window, loss, divided=True, tokens=None)
         return self._core.scale(loss)
 
     def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:

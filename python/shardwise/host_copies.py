@@ -3,7 +3,13 @@
 They leave the GPU while forward goes on, and the next ones come back while backward goes on.
 
 Copies run on a stream of their own, to and from pinned memory, ordered by events; the host waits
-for none of them. Backward takes the last copy first, so fetching one starts the one before it.
+for none of them. Backward takes the last checkpoint first, so fetching what one has kept starts the
+one before it. A tensor that is changed in place meanwhile is noticed by torch, as without copies.
+
+Note [Memory that is free at once]
+The host runs far ahead of the GPU, so memory that is free "once an event has passed" would pile up.
+All device memory here belongs to the compute stream instead, which waits for the copy stream before
+a tensor is let go: what it allocates next may take its place. LEAVING copies may lag behind.
 """
 
 import weakref
@@ -14,16 +20,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise import _C
+LEAVING = 2
 
 
 @dataclass(eq=False)
 class Copy:
-    """A tensor in pinned memory."""
+    """A tensor in pinned memory. Copies of one checkpoint have the same ``group``."""
 
     host: torch.Tensor
     device: torch.device
-    left: torch.cuda.Event  # it is on the host
+    group: int
     fetched: torch.Tensor | None = None
     arrived: torch.cuda.Event | None = None
 
@@ -36,12 +42,16 @@ class HostCopies:
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._leaving: deque[tuple[torch.Tensor, int, torch.cuda.Event]] = deque()
-        self._order: list[weakref.ref[Copy]] = []
+        self._leaving: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
+        self._groups: dict[int, list[weakref.ref[Copy]]] = {}
+        self._group = 0
+
+    def begin_group(self) -> None:
+        """What is packed from now on belongs to another checkpoint."""
+        self._group += 1
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """Starts the copy. The tensor is kept until it has left."""
-        self._let_go()
+        """Starts the copy. The tensor is kept until others follow it."""
         moves = tensor.is_cuda and tensor.is_floating_point() and tensor.numel() > 0
         if not moves or isinstance(tensor, nn.Parameter):
             return tensor
@@ -53,53 +63,56 @@ class HostCopies:
             host.copy_(source, non_blocking=True)
             left = torch.cuda.Event()
             left.record()
-        self._leaving.append((source, source._version, left))
-        copy = Copy(host, source.device, left)
-        self._order.append(weakref.ref(copy))
+        self._leaving.append((source, left))
+        self._let_go(LEAVING)
+        copy = Copy(host, source.device, self._group)
+        self._groups.setdefault(self._group, []).append(weakref.ref(copy))
         return copy
 
     def unpack(self, packed: Any) -> torch.Tensor:
         """The tensor on its device, for use on the current stream."""
         if not isinstance(packed, Copy):
             return packed
-        self._let_go()
+        self._let_go(0)
         self._fetch(packed)
-        before = self._before(packed)
-        if before is not None:
-            self._fetch(before)
+        self._fetch_ahead(packed.group)
         tensor, packed.fetched = packed.fetched, None
-        current = torch.cuda.current_stream(packed.device)
-        current.wait_event(packed.arrived)
-        tensor.record_stream(current)
+        torch.cuda.current_stream(packed.device).wait_event(packed.arrived)
         return tensor
 
     def _fetch(self, copy: Copy) -> None:
         if copy.fetched is not None:
             return
-        with torch.cuda.stream(self._stream(copy.device)):
-            copy.fetched = copy.host.to(copy.device, non_blocking=True)
+        stream = self._stream(copy.device)
+        copy.fetched = torch.empty_like(copy.host, device=copy.device)
+        stream.wait_stream(torch.cuda.current_stream(copy.device))
+        with torch.cuda.stream(stream):
+            copy.fetched.copy_(copy.host, non_blocking=True)
             copy.arrived = torch.cuda.Event()
             copy.arrived.record()
 
-    def _before(self, copy: Copy) -> Copy | None:
-        """The copy that was made before this one and is still wanted."""
-        while self._order and self._order[-1]() is not copy:
-            self._order.pop()
-        if self._order:
-            self._order.pop()
-        while self._order and self._order[-1]() is None:
-            self._order.pop()
-        return self._order[-1]() if self._order else None
+    def _fetch_ahead(self, group: int) -> None:
+        """Once a group: the rest of it, and the one before it that is still wanted."""
+        if group not in self._groups:
+            return
+        for later in [number for number in self._groups if number > group]:
+            del self._groups[later]
+        wanted = self._groups.pop(group)
+        while self._groups:
+            before = max(self._groups)
+            if any(reference() is not None for reference in self._groups[before]):
+                wanted += self._groups[before]
+                break
+            del self._groups[before]
+        for reference in wanted:
+            if (copy := reference()) is not None:
+                self._fetch(copy)
 
-    def _let_go(self) -> None:
-        """Drops the tensors that have left."""
-        while self._leaving and self._leaving[0][2].query():
-            tensor, version, _ = self._leaving.popleft()
-            if tensor._version != version:
-                raise _C.UsageError(
-                    "an input of a checkpointed function was changed in place while it was kept "
-                    "for backward: change a copy of it instead"
-                )
+    def _let_go(self, lagging: int) -> None:
+        """Drops all tensors but the last ``lagging``; the compute stream waits for their copies."""
+        while len(self._leaving) > lagging:
+            tensor, left = self._leaving.popleft()
+            torch.cuda.current_stream(tensor.device).wait_event(left)
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:
