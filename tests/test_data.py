@@ -237,10 +237,10 @@ def test_no_search_without_end(tmp_path):
 
 def test_loader_goes_on_with_other_ranks(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_bytes(bytes(range(240)))
+    path.write_bytes(bytes(range(1, 241)))
     corpus, none = shardwise.open_corpus([str(path)], shardwise.Tokenizer("bytes"), length=4)
     assert (len(corpus), corpus.length, corpus.vocabulary, none) == (60, 4, 256, None)
-    assert corpus[59].tolist() == [236, 237, 238, 239]
+    assert corpus[59].tolist() == [237, 238, 239, 240]
 
     def samples(loaders, steps):
         return [
@@ -293,3 +293,22 @@ def test_tokenize_command(tmp_path):
         [program, *arguments, "--documents-per", "x"], capture_output=True, text=True
     )
     assert wrong.returncode == 64 and "did you mean --document-per" in wrong.stderr
+
+
+@pytest.mark.parametrize("unit", ["file", "line"])
+def test_text_that_is_no_utf8_is_refused(unit, tmp_path):
+    """By a BPE tokenizer, with the place; "bytes" takes it."""
+    program = Path(sys.executable).with_name("shardwise")
+    ours, _ = both(tmp_path, documents()["gpt2"])
+    text = tmp_path / "latin.txt"
+    text.write_bytes("plain\nna\u00efve\n".encode("latin1"))
+    with pytest.raises(shardwise.DataError, match=r"latin.txt: byte 8 \(0xEF\) .*\"bytes\""):
+        shardwise.open_corpus([str(text)], ours, length=1)
+    assert len(shardwise.open_corpus([str(text)], shardwise.Tokenizer("bytes"), length=1)[0]) == 12
+    arguments = ["data", "tokenize", "--document-per", unit, "--output", tmp_path / "t", text]
+    for tokenizer, code in ((tmp_path, 65), ("bytes", 0)):
+        done = subprocess.run(
+            [program, *arguments, "--tokenizer", tokenizer], capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        assert (code == 65) == ("latin.txt: byte 8 (0xEF)" in done.stderr)

@@ -122,7 +122,7 @@ int tokenize(const Request& request) {
   options.unit = to_unit(request.unit);
   if (!request.field.empty()) options.field = request.field;
   if (!request.quiet) options.progress = show_progress;
-  const auto tokenizer = data::make_tokenizer(request.tokenizer);
+  const auto tokenizer = data::make_tokenizer(request.tokenizer, "--tokenizer");
   const data::TokenizeProgress done = data::tokenize_files(options, *tokenizer);
   char rate[32];
   std::snprintf(rate, sizeof(rate), "%.4f",

@@ -10,6 +10,7 @@ class ByteTokenizer : public Tokenizer {
  public:
   std::int64_t vocabulary_size() const override { return 256; }
   std::vector<std::int64_t> encode(std::string_view text) const override;
+  bool takes_any_bytes() const override { return true; }
   std::string decode(std::span<const std::int64_t> ids, bool skip_special) const override;
   std::optional<std::int64_t> end_of_text() const override { return std::nullopt; }
   std::uint64_t fingerprint() const override;

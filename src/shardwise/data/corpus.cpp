@@ -7,7 +7,10 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/data/file_list.h"
+#include "shardwise/data/text_check.h"
 #include "shardwise/data/token_source.h"
+#include "shardwise/io/memory_map.h"
+#include "shardwise/io/token_file.h"
 
 namespace shardwise::data {
 namespace {
@@ -97,16 +100,31 @@ void check_apart(const std::vector<std::string>& train, const std::vector<std::s
   }
 }
 
+struct Files {
+  std::vector<std::string> train, held_out;
+};
+
+Files find_files(const CorpusOptions& options) {
+  check_options(options);
+  Files files{.train = expand_files(options.files, "data.files"), .held_out = {}};
+  if (!options.held_out_files.empty()) {
+    files.held_out = expand_files(options.held_out_files, "data.held_out_files");
+    check_apart(files.train, files.held_out);
+  }
+  return files;
+}
+
 }  // namespace
 
+CorpusOptions corpus_options(const config::JobData& data) {
+  return {.files = data.files,
+          .length = data.sequence_length,
+          .held_out = data.held_out,
+          .held_out_files = data.held_out_files};
+}
+
 Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
-  check_options(options);
-  const std::vector<std::string> files = expand_files(options.files, "data.files");
-  std::vector<std::string> held_out_files;
-  if (!options.held_out_files.empty()) {
-    held_out_files = expand_files(options.held_out_files, "data.held_out_files");
-    check_apart(files, held_out_files);
-  }
+  const auto [files, held_out_files] = find_files(options);
   const std::int64_t length = options.length;
   const std::int64_t vocabulary = tokenizer.vocabulary_size();
   const auto source = open_all(files, tokenizer);
@@ -126,6 +144,24 @@ Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
     split.held_out = part(other, 0, count_samples(*other, length, "data.held_out_files"));
   }
   return split;
+}
+
+std::optional<Split> open_tokenized_corpus(const CorpusOptions& options,
+                                           const Tokenizer& tokenizer) {
+  auto [files, held_out_files] = find_files(options);
+  files.insert(files.end(), held_out_files.begin(), held_out_files.end());
+  bool all = true;
+  for (const std::string& file : files) {
+    if (tokenizer.takes_any_bytes() || io::TokenFile::has_magic(file)) {
+      open_source(file, tokenizer);
+    } else {
+      const io::MemoryMap map(file);
+      check_not_binary({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()},
+                       file);
+      all = false;
+    }
+  }
+  return all ? std::optional(open_corpus(options, tokenizer)) : std::nullopt;
 }
 
 }  // namespace shardwise::data

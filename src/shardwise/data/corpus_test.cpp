@@ -153,7 +153,7 @@ TEST_F(CorpusTest, PatternsAreSorted) {
 
 TEST_F(CorpusTest, HeldOutIsTheEndInWholeSamples) {
   std::string text;
-  for (int i = 0; i < 103; ++i) text.push_back(static_cast<char>(i));
+  for (int i = 1; i <= 103; ++i) text.push_back(static_cast<char>(i));
   const std::string file = write("a.txt", text);
   for (const auto& [share, held] : {std::pair{0.1, 2}, {0.29, 5}, {0.05, 1}, {0.95, 19}}) {
     const Split split = open_corpus(options({file}, 5, share), *bytes_);  // 20 samples
@@ -163,7 +163,7 @@ TEST_F(CorpusTest, HeldOutIsTheEndInWholeSamples) {
     Ids joined = all(*split.train);
     const Ids end = all(*split.held_out);
     joined.insert(joined.end(), end.begin(), end.end());
-    for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(joined[i], static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(joined[i], static_cast<std::int64_t>(i + 1));
   }
   EXPECT_EQ(message(options({file}, 5, 0.04), *bytes_),
             "ConfigError: data.held_out: 0.04 of 20 samples is not one whole sample; it takes at "
@@ -185,6 +185,18 @@ TEST_F(CorpusTest, HeldOutFiles) {
             std::string::npos);
   given.held_out = 0.5;
   EXPECT_NE(message(given, *bytes_).find("not both"), std::string::npos);
+}
+
+TEST_F(CorpusTest, WhatIsNoTextIsRefused) {
+  const std::string latin = write("latin.txt", "caf\xE9 au lait");
+  EXPECT_NE(message(options({latin}, 1), with_end_).find("latin.txt: byte 3 (0xE9) is not UTF-8"),
+            std::string::npos);
+  EXPECT_EQ(message(options({latin}, 1), *bytes_), "");
+  const std::string binary = write("a.bin", std::string("ab\0c", 4));
+  for (const Tokenizer* tokenizer : {bytes_.get(), static_cast<const Tokenizer*>(&with_end_)}) {
+    const std::string error = message(options({binary}, 1), *tokenizer);
+    EXPECT_TRUE(error.starts_with("DataError: " + binary + ": byte 2 is NUL")) << error;
+  }
 }
 
 TEST_F(CorpusTest, ErrorsNameTheKey) {

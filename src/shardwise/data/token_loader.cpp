@@ -1,6 +1,7 @@
 #include "shardwise/data/token_loader.h"
 
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <string_view>
 #include <system_error>
@@ -101,6 +102,22 @@ void TokenLoader::seek(const Cursor& cursor) {
                 corpus_->size(),
                 " samples; it comes from another corpus or another data.sequence_length");
   cursor_ = cursor;
+}
+
+std::unique_ptr<TokenLoader> make_loader(const Split& split, double held_out,
+                                         const LoaderOptions& options) {
+  const std::int64_t left = split.train->size(), batch = global_batch(options);
+  const std::int64_t samples = left + (held_out > 0 ? split.held_out->size() : 0);
+  // Rounded down, so that the share that the message names works.
+  const double most = static_cast<double>(samples - batch) / static_cast<double>(samples);
+  SW_USER_CHECK(ConfigError, left >= batch || samples <= batch, "data.held_out: ", held_out, " of ",
+                samples, " samples leaves ", left,
+                " to train on, but one micro-batch of all ranks "
+                "takes ",
+                batch, " (", options.micro_batch, " x ", options.world_size,
+                " ranks); make it at most ", std::floor(most * 1e4) / 1e4,
+                ", add text, or give data.held_out_files");
+  return std::make_unique<TokenLoader>(split.train, options);
 }
 
 }  // namespace shardwise::data

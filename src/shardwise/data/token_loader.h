@@ -60,4 +60,9 @@ class TokenLoader {
   Cursor cursor_;
 };
 
+// The loader of the training samples; `held_out` is the share that was kept from them. Throws
+// ConfigError as TokenLoader does, and for a share that leaves less than one global micro-batch.
+std::unique_ptr<TokenLoader> make_loader(const Split& split, double held_out,
+                                         const LoaderOptions& options);
+
 }  // namespace shardwise::data

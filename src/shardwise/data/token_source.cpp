@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
-#include "shardwise/data/byte_tokenizer.h"
+#include "shardwise/data/text_check.h"
 #include "shardwise/io/memory_map.h"
 #include "shardwise/io/token_file.h"
 
@@ -155,11 +155,13 @@ std::shared_ptr<const TokenSource> open_source(const std::string& path,
     return open_token_file(path, tokenizer);
   }
   io::MemoryMap map(path);
-  if (dynamic_cast<const ByteTokenizer*>(&tokenizer) != nullptr) {
-    return std::make_shared<ByteSource>(std::move(map));
-  }
   const auto bytes = map.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  check_not_binary(text, path);
+  if (tokenizer.takes_any_bytes()) {
+    return std::make_shared<ByteSource>(std::move(map));
+  }
+  check_utf8(text, path);
   return std::make_shared<MemorySource>(tokenizer.encode(text));
 }
 

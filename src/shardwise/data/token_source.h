@@ -22,7 +22,7 @@ class TokenSource {
 };
 
 // A text file as one document, or a token file that `tokenizer` made. Throws IoError or DataError,
-// which names the file.
+// which names the file; the latter also for text that check_text refuses.
 std::shared_ptr<const TokenSource> open_source(const std::string& path, const Tokenizer& tokenizer);
 
 // Several sources one behind the other, with `separator` between two of them where there is one.

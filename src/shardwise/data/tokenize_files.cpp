@@ -6,6 +6,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/data/file_list.h"
+#include "shardwise/data/text_check.h"
 #include "shardwise/io/json_view.h"
 #include "shardwise/io/memory_map.h"
 #include "shardwise/io/token_file.h"
@@ -39,7 +40,11 @@ class Run {
     const io::MemoryMap map(path);
     const auto bytes = map.bytes();
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    check_not_binary(text, path);
+    // JSON is checked where it is parsed.
+    const bool check = options_.unit != DocumentUnit::kJsonLines && !tokenizer_.takes_any_bytes();
     if (options_.unit == DocumentUnit::kFile) {
+      if (check) check_utf8(text, path);
       add_document(text);
       count(text.size());
       return;
@@ -49,6 +54,7 @@ class Run {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       std::string_view line = text.substr(begin, end - begin);
       if (line.ends_with('\r')) line.remove_suffix(1);
+      if (check) check_utf8(line, path, begin);
       add_line(line, path, ++number);
       count(std::min(end + 1, text.size()) - begin);
       begin = end + 1;

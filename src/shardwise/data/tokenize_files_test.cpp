@@ -82,6 +82,15 @@ TEST_F(TokenizeFilesTest, ErrorsNameFileAndLine) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);  // nothing is left behind
 }
 
+TEST_F(TokenizeFilesTest, WhatIsNoTextIsRefused) {
+  const std::string binary = write("a.bin", std::string("a\nb\0c", 5));
+  EXPECT_THROW(run({binary}, DocumentUnit::kFile), DataError);
+  EXPECT_THROW(run({binary}, DocumentUnit::kLine), DataError);
+  EXPECT_FALSE(fs::exists(path("out.tokens")));
+  const std::string latin = write("latin.txt", "one\ncaf\xE9\n");
+  EXPECT_EQ(run({latin}, DocumentUnit::kLine), (Texts{"one", "caf\xE9"}));
+}
+
 TEST_F(TokenizeFilesTest, InputsAreSafe) {
   write("out.tokens", "text");
   fs::create_hard_link(path("out.tokens"), path("same.txt"));
