@@ -4,6 +4,9 @@ import copy
 import json
 import math
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -551,6 +554,31 @@ def test_weights_that_do_not_fit_the_configuration(change, words, tmp_path):
     with pytest.raises(_C.DataError) as caught:
         _C.Model.load(str(tmp_path))
     assert all(word in str(caught.value) for word in [*words, str(tmp_path)]), caught.value
+
+
+@pytest.mark.parametrize("model_type", CLASSES)
+def test_shapes_typed_into_a_job_take_what_transformers_writes(model_type, tmp_path):
+    """All keys of a config.json, of versions 4 and 5, pass where unknown keys are errors."""
+    config = CLASSES[model_type][0](**(SMALLEST[model_type] | {"vocab_size": 256})).to_dict()
+    of_version_4 = {
+        "torch_dtype": "float32",
+        "torchscript": False,
+        "top_k": 50,
+        "use_bfloat16": False,
+    }
+    (tmp_path / "text.txt").write_text("text" * 99)
+    job = {
+        "model": {"config": config | of_version_4 | {"auto_map": {}, "pruned_heads": {}}},
+        "data": {"files": "text.txt", "sequence_length": 8},
+        "training": {"steps": 1},
+        "optimizer": {"type": "SGD"},
+        "train_batch_size": 1,
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    program = Path(sys.executable).with_name("shardwise")
+    command = [program, "config", "check", tmp_path / "job.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_missing_folder(tmp_path):

@@ -1,33 +1,35 @@
-#include <charconv>
 #include <fstream>
-#include <optional>
 #include <sstream>
 
 #include "shardwise/apps/command.h"
+#include "shardwise/apps/job_check.h"
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
 #include "shardwise/base/suggest.h"
 #include "shardwise/config/config.h"
-#include "shardwise/config/env.h"
 #include "shardwise/config/job.h"
 
 namespace shardwise::apps {
 namespace {
 
 constexpr const char* kHelp =
-    "Usage: shardwise config check FILE [--world-size N]\n"
-    "       shardwise config print FILE [--world-size N] [--origins]\n"
+    "Usage: shardwise config check FILE [--ranks N] [--set path=value]...\n"
+    "       shardwise config print FILE [--ranks N] [--set path=value]... [--origins]\n"
     "       shardwise config reference [--check FILE]\n\n"
-    "  check      reads FILE and says what is wrong, or how the batch sizes were solved\n"
+    "  check      reads FILE and says what is wrong, or how the batch sizes were solved; of a job\n"
+    "             file also model, tokenizer and data files\n"
     "  print      the resolved configuration as JSON; --origins adds where each value came from\n"
     "  reference  the reference page of all keys; --check FILE compares it with FILE instead\n\n"
     "FILE is a JSON file (comments allowed), a job file of `shardwise train`, or a JSON object in\n"
-    "base64. N is the number of ranks; without it WORLD_SIZE from the environment, else 1.\n";
+    "base64. N is the number of ranks (--world-size is the same); without it WORLD_SIZE from the\n"
+    "environment, else 1. --set overrides a key of a job file, as in `shardwise train`.\n";
 
 struct Request {
   std::string action;
   std::string file;
-  std::string world_size;
+  std::string ranks;
+  std::string ranks_option = "--ranks";
+  std::vector<std::string> overrides;
   std::string compare_with;
   bool origins = false;
   bool help = false;
@@ -50,16 +52,21 @@ Request parse(const std::vector<std::string>& words) {
   Request request;
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string& word = words[at];
+    std::string assignment;
     if (word == "--help" || word == "-h") {
       request.help = true;
     } else if (word == "--origins") {
       request.origins = true;
-    } else if (take_value(words, at, "--world-size", request.world_size) ||
+    } else if (take_value(words, at, "--set", assignment)) {
+      request.overrides.push_back(assignment);
+    } else if (take_value(words, at, "--world-size", request.ranks)) {
+      request.ranks_option = "--world-size";
+    } else if (take_value(words, at, "--ranks", request.ranks) ||
                take_value(words, at, "--check", request.compare_with)) {
       continue;
     } else if (word.size() > 1 && word[0] == '-') {
       SW_FAIL(UsageError, "config: unknown option ", word,
-              suggest(word, {"--world-size", "--origins", "--check", "--help"}),
+              suggest(word, {"--ranks", "--set", "--world-size", "--origins", "--check", "--help"}),
               "; see `shardwise config --help`");
     } else if (request.action.empty()) {
       request.action = word;
@@ -72,43 +79,36 @@ Request parse(const std::vector<std::string>& words) {
   return request;
 }
 
-config::LoadOptions load_options(const Request& request, const Context& context) {
-  const config::EnvironmentLookup lookup =
-      [&](std::string_view name) -> std::optional<std::string> {
-    const auto found = context.environment.find(std::string(name));
-    if (found == context.environment.end()) return std::nullopt;
-    return found->second;
-  };
-  config::LoadOptions options;
-  options.environment_timeout_seconds = config::read_settings(lookup).timeout_seconds;
-  const bool from_environment = request.world_size.empty();
-  const std::string text =
-      from_environment ? lookup("WORLD_SIZE").value_or("1") : request.world_size;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), options.world_size);
-  SW_USER_CHECK(UsageError,
-                error == std::errc() && end == text.data() + text.size() && options.world_size >= 1,
-                "config: ", from_environment ? "WORLD_SIZE" : "--world-size",
-                " takes a whole number from 1, not '", text, "'");
-  options.world_size_origin = !from_environment                  ? "--world-size"
-                              : lookup("WORLD_SIZE").has_value() ? "WORLD_SIZE"
-                                                                 : "default";
-  return options;
+// A configuration or a job, with what the check of a job adds.
+struct Loaded {
+  config::Resolved resolved;
+  JobCheck job;
+};
+
+Loaded load(const Request& request, const config::LoadOptions& options) {
+  const std::vector<config::Override> overrides = parse_overrides("config", request.overrides);
+  if (!config::is_job_file(request.file)) {
+    SW_USER_CHECK(UsageError, overrides.empty(), "config: --set goes with job files, and '",
+                  request.file, "' has no section model, data or training");
+    return {config::load_argument(request.file, options), {}};
+  }
+  const config::Job job = config::load_job(request.file, overrides, options);
+  return {job.engine, request.action == "check" ? check_job(job) : JobCheck()};
 }
 
-config::Resolved load(const std::string& file, const config::LoadOptions& options) {
-  return config::is_job_file(file) ? config::load_job(file, {}, options).engine
-                                   : config::load_argument(file, options);
-}
-
-int check(const Request& request, const config::Resolved& resolved) {
-  const config::BatchConfig& batch = resolved.config().batch;
-  for (const std::string& note : resolved.notes()) log_info(note);
+int check(const Request& request, const Loaded& loaded) {
+  const config::Config& config = loaded.resolved.config();
+  const config::BatchConfig& batch = config.batch;
+  for (const std::string& note : loaded.resolved.notes()) log_info(note);
+  for (const std::string& warning : loaded.job.warnings) log_warning(warning);
   print(concat(request.file, ": valid; train_batch_size ", batch.train_batch_size, " = ",
                batch.train_micro_batch_size_per_gpu, " (micro-batch) x ",
-               batch.gradient_accumulation_steps, " (accumulation) x ", resolved.world_size(),
-               " (ranks); ZeRO stage ", resolved.config().zero.stage, ", ",
-               resolved.config().model_dtype(), "\n"));
+               batch.gradient_accumulation_steps, " (accumulation) x ",
+               loaded.resolved.world_size(), " (ranks); ZeRO stage ", config.zero.stage, ", ",
+               config.model_dtype(), "\n"));
+  if (!loaded.job.not_looked_at.empty()) {
+    print(concat("not looked at: ", loaded.job.not_looked_at, "\n"));
+  }
   return 0;
 }
 
@@ -145,9 +145,9 @@ int run_config(const Context& context) {
                 "; see `shardwise config --help`");
   SW_USER_CHECK(UsageError, !request.file.empty(), "config: name the file: shardwise config ",
                 request.action, " FILE");
-  const config::Resolved resolved = load(request.file, load_options(request, context));
-  if (request.action == "check") return check(request, resolved);
-  std::string text = resolved.to_json(request.origins);
+  const Loaded loaded = load(request, load_options(context, request.ranks, request.ranks_option));
+  if (request.action == "check") return check(request, loaded);
+  std::string text = loaded.resolved.to_json(request.origins);
   if (text.empty() || text.back() != '\n') text += '\n';
   print(text);
   return 0;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "shardwise/apps/command.h"
+#include "shardwise/apps/job_check.h"
 #include "shardwise/apps/library.h"
 #include "shardwise/base/check.h"
 #include "shardwise/base/suggest.h"
@@ -59,17 +60,13 @@ Request parse(const std::vector<std::string>& words) {
       request.job = word;
     }
   }
-  for (const std::string& assignment : request.overrides) {
-    const std::size_t sign = assignment.find('=');
-    SW_USER_CHECK(UsageError, sign != std::string::npos && sign > 0, "train: --set ", assignment,
-                  ": write path=value, for example optimizer.params.lr=3e-4");
-  }
   SW_USER_CHECK(UsageError, request.help || !request.job.empty(),
                 "train: name the job file: shardwise train JOB.json");
   return request;
 }
 
-// Runs the same command once for each rank, without --ranks.
+// Runs the same command once for each rank, without --ranks. What is wrong with the job is said
+// here, once and at once.
 int launch_ranks(const Request& request, const Context& context) {
   launcher::LaunchOptions options;
   const std::string& text = *request.ranks;
@@ -80,6 +77,8 @@ int launch_ranks(const Request& request, const Context& context) {
   SW_USER_CHECK(UsageError, !context.environment.contains("RANK"),
                 "train: --ranks starts the ranks, but RANK is set: torchrun or `shardwise launch` "
                 "has started this process already; leave --ranks out");
+  check_job(config::load_job(request.job, parse_overrides("train", request.overrides),
+                             load_options(context, text, "--ranks")));
   options.kind = launcher::ProgramKind::kNative;
   options.program = {context.program, "train", request.job};
   for (const std::string& assignment : request.overrides) {
@@ -98,6 +97,7 @@ int run_train(const Context& context) {
     print(kHelp);
     return 0;
   }
+  parse_overrides("train", request.overrides);
   if (request.ranks) return launch_ranks(request, context);
   const auto train =
       reinterpret_cast<Train>(find_function(context.program_directory, "shardwise_train"));

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -9,11 +10,6 @@ namespace shardwise::models {
 namespace {
 
 using at::Tensor;
-
-struct Named {
-  const char* name;
-  Activation function;
-};
 
 Tensor gelu(const Tensor& x) { return at::gelu(x); }
 Tensor gelu_tanh(const Tensor& x) { return at::gelu(x, "tanh"); }
@@ -39,48 +35,20 @@ Tensor laplace(const Tensor& x) {
   return 0.5 * (1.0 + at::erf((x - 0.707107) / (0.282095 * std::sqrt(2.0))));
 }
 
-constexpr std::array kActivations{
-    Named{"gelu", gelu},
-    Named{"gelu_10", gelu_10},
-    Named{"gelu_accurate", gelu_tanh},
-    Named{"gelu_fast", gelu_fast},
-    Named{"gelu_new", gelu_tanh},
-    Named{"gelu_python", gelu},
-    Named{"gelu_python_tanh", gelu_tanh},
-    Named{"gelu_pytorch_tanh", gelu_tanh},
-    Named{"hardswish", hardswish},
-    Named{"laplace", laplace},
-    Named{"leaky_relu", leaky_relu},
-    Named{"linear", linear},
-    Named{"mish", mish},
-    Named{"quick_gelu", quick_gelu},
-    Named{"relu", relu},
-    Named{"relu2", relu2},
-    Named{"relu6", relu6},
-    Named{"sigmoid", sigmoid},
-    Named{"silu", silu},
-    Named{"sqrtsoftplus", sqrtsoftplus},
-    Named{"swish", silu},
-    Named{"tanh", tanh},
-};
+// In the order of the names.
+constexpr std::array<Activation, kActivationNames.size()> kFunctions{
+    gelu,      gelu_10, gelu_tanh,  gelu_fast,    gelu_tanh, gelu,       gelu_tanh, gelu_tanh,
+    hardswish, laplace, leaky_relu, linear,       mish,      quick_gelu, relu,      relu2,
+    relu6,     sigmoid, silu,       sqrtsoftplus, silu,      tanh};
+static_assert(kFunctions.back() != nullptr);
 
 }  // namespace
 
 Activation find_activation(std::string_view name) {
-  for (const Named& entry : kActivations) {
-    if (name == entry.name) {
-      return entry.function;
-    }
-  }
-  return nullptr;
-}
-
-std::string activation_names() {
-  std::string names;
-  for (const Named& entry : kActivations) {
-    names += (names.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  return names;
+  const auto found = std::find(kActivationNames.begin(), kActivationNames.end(), name);
+  return found == kActivationNames.end()
+             ? nullptr
+             : kFunctions[static_cast<std::size_t>(found - kActivationNames.begin())];
 }
 
 }  // namespace shardwise::models

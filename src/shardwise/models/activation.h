@@ -1,7 +1,7 @@
 // Activation functions by their Hugging Face names.
 #pragma once
 
-#include <string>
+#include <array>
 #include <string_view>
 
 namespace at {
@@ -13,10 +13,31 @@ namespace shardwise::models {
 // Element by element; any floating dtype, differentiable.
 using Activation = at::Tensor (*)(const at::Tensor&);
 
-// Null for a name there is none for. Source of names and formulas: transformers, activations.py;
-// all of its functions without weights.
+// Source of names and formulas: transformers, activations.py; all of its functions without weights.
+inline constexpr std::array<std::string_view, 22> kActivationNames{"gelu",
+                                                                   "gelu_10",
+                                                                   "gelu_accurate",
+                                                                   "gelu_fast",
+                                                                   "gelu_new",
+                                                                   "gelu_python",
+                                                                   "gelu_python_tanh",
+                                                                   "gelu_pytorch_tanh",
+                                                                   "hardswish",
+                                                                   "laplace",
+                                                                   "leaky_relu",
+                                                                   "linear",
+                                                                   "mish",
+                                                                   "quick_gelu",
+                                                                   "relu",
+                                                                   "relu2",
+                                                                   "relu6",
+                                                                   "sigmoid",
+                                                                   "silu",
+                                                                   "sqrtsoftplus",
+                                                                   "swish",
+                                                                   "tanh"};
+
+// Null for a name that is not listed.
 Activation find_activation(std::string_view name);
-// "gelu, gelu_10, ...", for messages.
-std::string activation_names();
 
 }  // namespace shardwise::models

@@ -1,6 +1,9 @@
 // The parts of read_model_config.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "shardwise/io/json_view.h"
 #include "shardwise/models/model_config.h"
 
@@ -15,6 +18,9 @@ RopeConfig read_rope_config(const io::JsonView& document, const ModelConfig& con
 
 // Throws DataError for the first setting that asks for something that is not built, in any family.
 void refuse_unbuilt_settings(const io::JsonView& document);
+
+// Names of the settings that it looks at.
+std::vector<std::string> unbuilt_settings();
 
 // A member that must be a number within bounds; `fallback` where it is missing or null.
 double number_within(const io::JsonView& object, const char* key, double fallback, double least,

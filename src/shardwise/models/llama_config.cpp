@@ -128,7 +128,7 @@ void refuse_qwen_windows(const io::JsonView& document, const ModelConfig& config
     }
     for (const io::JsonView& item : items) {
       if (item.string() != "full_attention") {
-        item.fail("'" + item.string() + "' is not built; only full_attention is");
+        item.fail(concat("'", item.string(), "' is not built; only full_attention is"));
       }
     }
     return;

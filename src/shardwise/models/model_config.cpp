@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/suggest.h"
 #include "shardwise/models/activation.h"
 #include "shardwise/models/family_config.h"
 
@@ -57,8 +58,9 @@ std::string activation_of(const io::JsonView& document, const char* key, const c
     return fallback;
   }
   const std::string name = found->string();
-  if (find_activation(name) == nullptr) {
-    found->fail(concat("no activation function '", name, "'; there are ", activation_names()));
+  const std::vector<std::string> known(kActivationNames.begin(), kActivationNames.end());
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    found->fail(concat("no activation function '", name, "'; there is ", join_or(known)));
   }
   return name;
 }

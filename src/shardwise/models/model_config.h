@@ -99,6 +99,11 @@ inline constexpr std::int64_t kMaxParameters = std::int64_t{1} << 42;
 // values, for settings that change the numbers and are not built, and for more than kMaxParameters.
 ModelConfig read_model_config(const io::JsonView& document);
 
+// Throws DataError with the nearest names for keys that a config.json of this model type does not
+// have, for shapes that are typed by hand: read_model_config ignores them. What Hugging Face writes
+// into a config.json passes. Does nothing for a model type that is not known.
+void refuse_unknown_keys(const io::JsonView& document);
+
 // How many parameters a model of this shape has; a tied head counts once.
 std::int64_t parameter_count(const ModelConfig& config);
 

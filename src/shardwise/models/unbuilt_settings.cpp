@@ -52,6 +52,13 @@ bool is_off(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
+std::vector<std::string> unbuilt_settings() {
+  std::vector<std::string> names;
+  for (const Unbuilt& setting : kMustBeOff) names.emplace_back(setting.key);
+  for (const Unbuilt& setting : kMustBeOne) names.emplace_back(setting.key);
+  return names;
+}
+
 void refuse_unbuilt_settings(const io::JsonView& document) {
   for (const Unbuilt& setting : kMustBeOff) {
     const auto found = document.find(setting.key);
