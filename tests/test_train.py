@@ -20,21 +20,26 @@ LENGTH = models.LENGTH
 TEXT = "".join(f"Line {i} says that {i * i} is the square of {i}.\n" for i in range(400))
 
 
+def shape(**changes) -> dict:
+    """A change of job_of: its model with other keys; None takes one away."""
+    config = {
+        "model_type": "llama",
+        "vocab_size": 256,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+        **changes,
+    }
+    return {"model": {"config": {k: v for k, v in config.items() if v is not None}}}
+
+
 def job_of(folder: Path, **changes) -> Path:
     """A job file for a small byte model in `folder`; `changes` replace whole sections or keys."""
     (folder / "text.txt").write_text(TEXT)
     job = {
-        "model": {
-            "config": {
-                "model_type": "llama",
-                "vocab_size": 256,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "max_position_embeddings": 64,
-            }
-        },
+        **shape(),
         "data": {"files": ["text.txt"], "sequence_length": 16, "held_out": 0.1},
         "training": {"steps": 4, "output": "out"},
         "train_batch_size": 8,
@@ -213,6 +218,40 @@ BAD = {
         },
         "vocab_size",
     ),
+    "a misspelt shape": (
+        shape(hidden_size=None, hiden_size=32),
+        "model.config: hiden_size: unknown key (did you mean hidden_size?)",
+    ),
+    "a misspelt option": (
+        shape(tie_word_embedding=True, rope_scaling={"type": "linear", "factr": 2}),
+        "rope_scaling.factr: unknown key (did you mean factor?)",
+    ),
+    "a key of another family": (shape(sliding_window=8), "sliding_window: unknown key"),
+    "more tokens than positions": (
+        {
+            "model": {
+                "config": {
+                    "model_type": "gpt2",
+                    "vocab_size": 256,
+                    "n_embd": 8,
+                    "n_layer": 1,
+                    "n_head": 1,
+                    "n_positions": 15,
+                }
+            }
+        },
+        "data.sequence_length: 16 is more than the model's 15 positions",
+    ),
+    "a tokenizer of a hub": (
+        {"data": {"files": ["text.txt"], "sequence_length": 8, "tokenizer": "gpt2"}},
+        'does not exist; it takes "bytes", or the path of a tokenizer.json',
+    ),
+    "a folder without a model": ({"model": {"path": "."}}, "has no config.json"),
+    "too much held out": (
+        {"data": {"files": ["text.txt"], "sequence_length": 16, "held_out": 0.9999}},
+        "data.held_out: 0.9999 of 1157 samples leaves 1 to train on",
+    ),
+    "a binary file": ({"data": {"files": ["job.bin"], "sequence_length": 16}}, "byte 7 is NUL"),
     "an unknown family": ({"model": {"config": {"model_type": "rnn"}}}, "llama"),
     "a model that is not there": ({"model": {"path": "nowhere"}}, "nowhere"),
     "a feature not built": (
@@ -225,10 +264,56 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_jobs_are_explained(case, tmp_path):
     changes, expected = BAD[case]
+    (tmp_path / "job.bin").write_bytes(b"\x7fELF\1\2\3\0" * 100)
     job = job_of(tmp_path, **changes)
-    done = subprocess.run([PROGRAM, "train", job], capture_output=True, text=True, timeout=60)
-    assert done.returncode not in (0, -6, -11), "must fail, and not by a crash"
-    assert expected in done.stderr and "internal" not in done.stderr, done.stderr
+    codes = set()
+    for command in (["train"], ["config", "check"]):  # the check says it as well, without torch
+        done = subprocess.run([PROGRAM, *command, job], capture_output=True, text=True, timeout=60)
+        assert done.returncode not in (0, -6, -11), "must fail, and not by a crash"
+        assert expected in done.stderr and "internal" not in done.stderr, done.stderr
+        codes.add(done.returncode)
+    assert len(codes) == 1
+
+
+def test_checks_before_the_ranks_start(tmp_path):
+    """What is wrong with a job is said once, not by every rank."""
+    job = job_of(tmp_path)
+    for command in (["train"], ["config", "check"]):
+        text = run(*command, job, "--ranks", 3, expect=78)
+        assert "train_batch_size 8" in text and text.count("\n") == 1, text
+        text = run(*command, job, "--ranks", 2, "--set", "data.files=no.txt", expect=74)
+        assert "no.txt" in text and text.count("\n") == 1, text
+
+
+def test_config_check_takes_what_train_takes(tmp_path):
+    small_tokenizer(tmp_path / "my_bpe.json")
+    job = job_of(tmp_path)
+    text = run("config", "check", job, "--ranks=2", "--set", "train_batch_size=6")
+    assert "6 = 3 (micro-batch) x 1 (accumulation) x 2 (ranks)" in text and "not looked" not in text
+    assert '"steps": 7' in run("config", "print", job, "--set=training.steps=7")
+    bpe = "data.tokenizer=my_bpe.json"
+    assert "vocab_size is 256" in run("config", "check", job, "--set", bpe, expect=78)
+    vocabulary = "model.config.vocab_size=300"
+    text = run("config", "check", job, "--set", bpe, "--set", vocabulary)
+    assert "not looked at: how many samples the text gives" in text
+    byte_model("llama").save_pretrained(tmp_path / "model")
+    model = 'model={"path": "model"}'
+    assert "whether the weights fit" in run("config", "check", job, "--set", model)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert "safetensors" in run("config", "check", job, "--set", model, expect=74)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8}')
+    text = run("config", "check", tmp_path / "ds.json", "--set", "train_batch_size=4", expect=64)
+    assert "job files" in text
+
+
+def test_more_tokens_than_rotary_positions_is_one_warning(tmp_path):
+    """It trains, as transformers does."""
+    job = job_of(tmp_path, **shape(max_position_embeddings=15))
+    for command in (["train"], ["config", "check"]):
+        text = run(*command, job, "--ranks", 2)
+        assert text.count("warning: data.sequence_length 16") == 1, text
+        assert "max_position_embeddings 15" in text
+    assert len(losses(tmp_path / "out")) == 4
 
 
 def test_a_killed_rank_ends_the_run(tmp_path):

@@ -75,7 +75,11 @@ bool LayeredEngine::step() {
     ++micro_steps_;
     return false;
   }
-  dropping_the_window_on_failure([&] { core_->step({scheduled_values()}); });
+  dropping_the_window_on_failure([&] {
+    const optim::GroupValues values = scheduled_values();
+    core_->step({values});
+    last_lr_ = values.at("lr");
+  });
   ++micro_steps_;
   ++global_steps_;
   unsettled_ = true;
@@ -109,8 +113,6 @@ optim::GroupValues LayeredEngine::scheduled_values() {
   }
   return values;
 }
-
-double LayeredEngine::lr() { return scheduled_values().at("lr"); }
 
 void LayeredEngine::sum_over_ranks(const at::Tensor& values) {
   if (rank_.world_size > 1) {

@@ -52,8 +52,8 @@ class LayeredEngine {
   // Ends a micro-batch. At the end of the accumulation window updates the weights and returns true.
   bool step();
 
-  // Learning rate of the coming step. May wait for the last one on a GPU.
-  double lr();
+  // Learning rate of the last step; 0 before the first.
+  double last_lr() const { return last_lr_; }
   // What the last step decided (norm, loss scale, whether it was applied); waits for it on a GPU.
   // Null before the first.
   const kernels::BoundaryResult* last_result() { return core_->last_result(); }
@@ -89,6 +89,7 @@ class LayeredEngine {
   std::int64_t micro_steps_ = 0;
   std::int64_t global_steps_ = 0;
   std::int64_t skipped_steps_ = 0;
+  double last_lr_ = 0;
   bool unsettled_ = false;  // the outcome of the last step was not counted yet
 };
 

@@ -9,7 +9,9 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/hash.h"
+#include "shardwise/base/log.h"
 #include "shardwise/io/atomic_file.h"
+#include "shardwise/models/job_model.h"
 #include "shardwise/train/evaluation.h"
 #include "shardwise/train/generation.h"
 
@@ -21,29 +23,6 @@ namespace fs = std::filesystem;
 double seconds_between(std::chrono::steady_clock::time_point a,
                        std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
-}
-
-models::Model build_model(const config::Job& job) {
-  const config::JobModel& model = job.model;
-  if (!model.path.empty() && model.load_weights) {
-    return models::load_model(model.path);
-  }
-  const auto document = model.path.empty()
-                            ? io::JsonView::parse(model.config_json, job.path + ": model.config")
-                            : io::JsonView::read((fs::path(model.path) / "config.json").string());
-  return models::make_model(models::read_model_config(document), job.training.seed);
-}
-
-void check_fits(const models::ModelConfig& model, const data::Corpus& corpus,
-                const config::JobData& data) {
-  SW_USER_CHECK(ConfigError, corpus.vocabulary() <= model.vocabulary,
-                "data.tokenizer: ", data.tokenizer, " has ", corpus.vocabulary(),
-                " tokens but the model's vocab_size is ", model.vocabulary,
-                "; use the model's tokenizer, or a vocab_size of at least ", corpus.vocabulary());
-  SW_USER_CHECK(ConfigError,
-                model.longest_sequence == 0 || data.sequence_length <= model.longest_sequence,
-                "data.sequence_length: ", data.sequence_length, " is more than the model's ",
-                model.longest_sequence, " positions; make it at most that");
 }
 
 void copy_whole(const fs::path& from, const fs::path& to) {
@@ -98,25 +77,23 @@ std::string describe_corpus(const std::shared_ptr<const data::Corpus>& corpus) {
 }  // namespace
 
 Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
-  models::Model model = build_model(job_);
-  tokenizer_ = data::make_tokenizer(job_.data.tokenizer);
-  corpus_ = data::open_corpus({.files = job_.data.files,
-                               .length = job_.data.sequence_length,
-                               .held_out = job_.data.held_out,
-                               .held_out_files = job_.data.held_out_files},
-                              *tokenizer_);
-  check_fits(model.config(), *corpus_.train, job_.data);
-  prompt_ = tokenizer_->encode(job_.training.sample_prompt);
-  SW_USER_CHECK(ConfigError, job_.training.sample_prompt.empty() || !prompt_.empty(),
-                "training.sample_prompt: \"", job_.training.sample_prompt,
-                "\" gives no token; write another, or leave it out");
-  loader_ = std::make_unique<data::TokenLoader>(
-      corpus_.train,
-      data::LoaderOptions{.micro_batch = job_.engine.config().batch.train_micro_batch_size_per_gpu,
-                          .rank = rank.rank,
-                          .world_size = rank.world_size,
-                          .seed = job_.training.seed,
-                          .shuffle = job_.data.shuffle});
+  const models::ModelConfig shape = models::read_job_model(job_);
+  tokenizer_ = data::make_tokenizer(job_.data.tokenizer, "data.tokenizer");
+  const std::string warning = models::check_fits(shape, job_.data, tokenizer_->vocabulary_size());
+  if (!warning.empty() && rank.rank == 0) {
+    log_warning(warning);
+  }
+  prompt_ = data::encode_prompt(*tokenizer_, job_.training.sample_prompt);
+  corpus_ = data::open_corpus(data::corpus_options(job_.data), *tokenizer_);
+  loader_ =
+      data::make_loader(corpus_, job_.data.held_out,
+                        {.micro_batch = job_.engine.config().batch.train_micro_batch_size_per_gpu,
+                         .rank = rank.rank,
+                         .world_size = rank.world_size,
+                         .seed = job_.training.seed,
+                         .shuffle = job_.data.shuffle});
+  models::Model model = job_.model.load_weights ? models::load_model(job_.model.path)
+                                                : models::make_model(shape, job_.training.seed);
   // Dropout differs between ranks, everything else is seeded on its own.
   at::manual_seed(job_.training.seed * static_cast<std::uint64_t>(rank.world_size) + rank.rank);
   engine_ = std::make_unique<LayeredEngine>(
@@ -168,18 +145,16 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   const std::int64_t length = job_.data.sequence_length;
   const at::Tensor losses = at::zeros({1}, engine_->rank().device);
   const at::Tensor tokens = at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
-  double lr = 0;
   for (bool updated = false; !updated;) {
     loader_->next({tokens.data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
     const at::Tensor loss = engine_->loss(tokens);
     engine_->backward(loss);
     losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
     report_pending(sink);
-    lr = engine_->lr();
     updated = engine_->step();
   }
   engine_->sum_over_ranks(losses);
-  pending_ = {step, losses, lr};
+  pending_ = {step, losses, engine_->last_lr()};
   if (engine_->rank().device.is_cpu()) {
     report_pending(sink);
   }
