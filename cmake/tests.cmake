@@ -36,9 +36,11 @@ sw_test_program(torch_tests TRUE "${torch_tests}" shardwise)
 
 # Programs over the C++ front that the Python tests run, in build/programs.
 function(sw_front_program name source)
-  add_executable(${name} "${PROJECT_SOURCE_DIR}/${source}")
-  sw_configure_target(${name} TRUE)
-  target_link_libraries(${name} PRIVATE shardwise)
+  # An object library for the precompiled header, as above.
+  add_library(${name}_objects OBJECT "${PROJECT_SOURCE_DIR}/${source}")
+  sw_configure_target(${name}_objects TRUE)
+  add_executable(${name})
+  target_link_libraries(${name} PRIVATE ${name}_objects shardwise)
   sw_stage(${name} "$<TARGET_FILE:${name}>" "${PROJECT_SOURCE_DIR}/build/programs" ${name})
 endfunction()
 
