@@ -1,4 +1,6 @@
 // docs/config.md from the field list.
+#include <array>
+
 #include "shardwise/base/check.h"
 #include "shardwise/config/config.h"
 #include "shardwise/config/convert.h"
@@ -38,6 +40,16 @@ The batch sizes obey `train_batch_size = train_micro_batch_size_per_gpu x
 gradient_accumulation_steps x ranks`. What is not given is solved for; with one of the first two
 alone the accumulation is 1.
 )";
+
+// What decides most about a run, in the order in which one writes it.
+constexpr std::array kFirstKeys{
+    "train_batch_size", "train_micro_batch_size_per_gpu",
+    "optimizer.type",   "optimizer.params.lr",
+    "scheduler.type",   "zero_optimization.stage",
+    "bf16.enabled",     "gradient_clipping",
+    "model.path",       "data.files",
+    "training.steps",
+};
 
 std::string code(const std::string& text) { return "`" + text + "`"; }
 
@@ -130,10 +142,24 @@ bool is_top_key(const Field& field) {
   return !field.is_section() && field.path.find('.') == std::string::npos;
 }
 
+std::string first_keys() {
+  std::string text =
+      "\n## The keys to start with\n\nThe others may keep their defaults until there is a "
+      "reason.\n\n";
+  for (const char* path : kFirstKeys) {
+    const Field& field = schema().field(path);
+    const std::string section = split_path(path).front();
+    text += concat("- ", code(path), " ([", is_top_key(field) ? "top level" : section, "](#",
+                   is_top_key(field) ? "top-level-keys" : section,
+                   field.of_job ? "), job files): " : ")): ", field.doc, "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string reference_markdown() {
-  std::string page = concat(kHead, "\n## Top-level keys\n\n", kTableHead);
+  std::string page = concat(kHead, first_keys(), "\n## Top-level keys\n\n", kTableHead);
   for (const Field& field : schema().fields()) {
     if (is_top_key(field)) {
       page += row(field);

@@ -35,6 +35,24 @@ TEST(ReferencePage, EveryTableRowHasFiveCells) {
   }
 }
 
+TEST(ReferencePage, BeginsWithTheKeysThatMatter) {
+  const std::string page = reference_markdown();
+  const std::size_t begin = page.find("\n## ");
+  ASSERT_EQ(page.compare(begin, 28, "\n## The keys to start with\n\n"), 0);
+  const std::string part = page.substr(begin, page.find("\n## ", begin + 1) - begin);
+  EXPECT_NE(part.find("\n- `zero_optimization.stage` ([zero_optimization](#zero_optimization)): "),
+            std::string::npos);
+  // Links lead to headings.
+  int links = 0;
+  for (std::size_t at = part.find("](#"); at != std::string::npos; at = part.find("](#", at + 1)) {
+    const std::string anchor = part.substr(at + 3, part.find(')', at) - at - 3);
+    const std::string heading = anchor == "top-level-keys" ? "Top-level keys" : anchor;
+    EXPECT_NE(page.find("# " + heading + "\n"), std::string::npos) << anchor;
+    ++links;
+  }
+  EXPECT_TRUE(links >= 8 && links <= 12) << links;
+}
+
 TEST(ReferencePage, JobFilesComeLast) {
   const std::string page = reference_markdown();
   const std::size_t head = page.find("\n## Job files of `shardwise train`\n");
