@@ -296,7 +296,7 @@ TEST(Config, AllProblemsAreInOneError) {
   const std::string error = error_of(
       R"({"train_batch_size": 33, "stage": 2, "zero_optimization": {"stage": 7, "stage": 2},
           "fp16": {"enabled": true}, "bf16": {"enabled": true, "enabeld": 1},
-          "flops_profiler": {"enabled": true}})",
+          "comet": {"enabled": true}})",
       4);
   EXPECT_TRUE(contains(error, "ds.json: 7 problems:\n  1. ")) << error;
   EXPECT_TRUE(contains(error, "zero_optimization.stage: the key \"stage\" is given twice"))
@@ -305,7 +305,7 @@ TEST(Config, AllProblemsAreInOneError) {
   EXPECT_TRUE(contains(error, "bf16.enabeld: unknown key; did you mean enabled?")) << error;
   EXPECT_TRUE(contains(error, "33 (user (ds.json)) is not a multiple of world size 4")) << error;
   EXPECT_TRUE(contains(error, "fp16.enabled and bf16.enabled are both true")) << error;
-  EXPECT_TRUE(contains(error, "flops_profiler.enabled: true is known, not available")) << error;
+  EXPECT_TRUE(contains(error, "comet.enabled: true is known, not available")) << error;
 }
 
 TEST(Config, ThousandsOfProblemsAreCounted) {

@@ -22,11 +22,11 @@ through Python when the package `hjson` is installed.
 What a key does:
 
 - **acts**: as its line says.
+- **acts in Python**: the same, under `shardwise.initialize`; programs without Python refuse it.
 - **no effect**: accepted; it tunes something that does not exist here. Giving it logs one line.
 - **off only**: known, not available in this version. A value that means "off" is accepted silently,
   any other is an error.
-- **part of**: a setting of a feature that another key turns on; read and checked, but that feature
-  is not available in this version.
+- **part of**: a setting of the feature that another key turns on.
 - **accepted**: written by a framework for itself; ignored.
 
 Integers may be written as `5e8`. A number in quotes and a bool in place of a number are errors.
@@ -70,7 +70,7 @@ std::string off_list(const Field& field) {
 
 std::string does(const Field& field) {
   switch (field.status) {
-    case Status::kActs: return "acts";
+    case Status::kActs: return field.in_python ? "acts in Python" : "acts";
     case Status::kNoEffect: return "no effect: " + field.reason;
     case Status::kUnavailable:
       return "off only (" + off_list(field) + ")" +
