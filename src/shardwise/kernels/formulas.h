@@ -56,6 +56,24 @@ SW_SHARED_INLINE void sgd_plain_element(const SgdScalars& s, F g, F& p) {
   p = fused_multiply_add(F(s.negative_lr), sgd_gradient(s, g, p), p);
 }
 
+// m is the momentum.
+template <typename F>
+SW_SHARED_INLINE void lion_element(const LionScalars& s, F g, F& p, F& m) {
+  g = exact_product(g, F(s.multiplier));
+  const F direction = fused_multiply_add(F(s.one_minus_beta1), g, F(s.beta1) * m);
+  p = fused_multiply_add(F(s.negative_lr), sign_of(direction), exact_product(p, F(s.shrink)));
+  m = fused_multiply_add(F(s.one_minus_beta2), g, F(s.beta2) * m);
+}
+
+// `sum` is the sum of squares so far.
+template <typename F>
+SW_SHARED_INLINE void adagrad_element(const AdagradScalars& s, F g, F& p, F& sum) {
+  g = exact_product(g, F(s.multiplier));
+  g = fused_multiply_add(F(s.decay), p, g);
+  sum = fused_multiply_add(g, g, sum);
+  p = fused_multiply_add(F(s.negative_step), g / (square_root(sum) + F(s.eps)), p);
+}
+
 // End of a sum over ranks; `old` is the former output, used only when accumulating.
 template <typename F>
 SW_SHARED_INLINE F scaled_sum(F sum, float scale, bool accumulate, F old) {

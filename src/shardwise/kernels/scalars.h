@@ -14,6 +14,10 @@ namespace shardwise::kernels {
 SW_SHARED_INLINE float fused_multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 SW_SHARED_INLINE double fused_multiply_add(double a, double b, double c) { return ::fma(a, b, c); }
 SW_SHARED_INLINE float square_root(float a) { return ::sqrtf(a); }
+// 1, −1 or 0; NaN for NaN.
+SW_SHARED_INLINE float sign_of(float a) {
+  return a > 0.0F ? 1.0F : a < 0.0F ? -1.0F : a == 0.0F ? 0.0F : a;
+}
 
 // a · b, rounded; never fused into a following addition (Note [Same bits everywhere] in
 // formulas.h).
@@ -115,6 +119,47 @@ SW_SHARED_INLINE SgdScalars sgd_scalars(const SgdGroup& group, std::int32_t step
   s.first_step = step <= 1;
   s.nesterov = group.nesterov;
   s.has_momentum = group.momentum != 0.0;
+  return s;
+}
+
+struct LionScalars {
+  float multiplier;
+  float shrink;  // p *= shrink
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float negative_lr;
+};
+
+SW_SHARED_INLINE LionScalars lion_scalars(const LionGroup& group, std::int32_t /*step*/,
+                                          float multiplier) {
+  LionScalars s;
+  s.multiplier = multiplier;
+  s.shrink = static_cast<float>(fused_multiply_add(-group.lr, group.weight_decay, 1.0));
+  s.beta1 = static_cast<float>(group.beta1);
+  s.one_minus_beta1 = static_cast<float>(1.0 - group.beta1);
+  s.beta2 = static_cast<float>(group.beta2);
+  s.one_minus_beta2 = static_cast<float>(1.0 - group.beta2);
+  s.negative_lr = static_cast<float>(-group.lr);
+  return s;
+}
+
+struct AdagradScalars {
+  float multiplier;
+  float decay;  // g += decay · p
+  float eps;
+  float negative_step;  // −lr / (1 + (t − 1) · lr_decay)
+};
+
+SW_SHARED_INLINE AdagradScalars adagrad_scalars(const AdagradGroup& group, std::int32_t step,
+                                                float multiplier) {
+  AdagradScalars s;
+  s.multiplier = multiplier;
+  s.decay = static_cast<float>(group.weight_decay);
+  s.eps = static_cast<float>(group.eps);
+  s.negative_step = static_cast<float>(
+      -group.lr / fused_multiply_add(static_cast<double>(step - 1), group.lr_decay, 1.0));
   return s;
 }
 

@@ -49,7 +49,7 @@ struct Chunk {
   std::int64_t offset = 0;     // elements from the shard's start
   std::int32_t length = 0;     // elements, 0 … kMaxChunk
   std::int32_t segment = 0;    // index into ChunkTable::segments
-  std::int32_t group = 0;      // index into the groups of the update rule
+  std::int32_t group = 0;      // index into the groups of the update rule; -1: does not move
   std::int32_t parameter = 0;  // index into `active`, `step` and `written`
 };
 
@@ -57,7 +57,7 @@ struct Chunk {
 struct ShardPointers {
   void* parameter = nullptr;  // may equal `master` (fp32) or be null: then only master is written
   float* master = nullptr;
-  float* state[2] = {nullptr, nullptr};  // Adam: first, second moment. SGD: momentum buffer, unused
+  float* state[2] = {nullptr, nullptr};  // see the rules in update.h; unused ones may be null
   const void* gradient = nullptr;
   DType parameter_dtype = DType::kFloat32;
   DType gradient_dtype = DType::kFloat32;

@@ -38,20 +38,29 @@ struct StepInputs {
   const std::uint8_t* active;
   const std::int32_t* step;
 
-  bool moves(const Chunk& chunk) const { return active == nullptr || active[chunk.parameter] != 0; }
+  bool moves(const Chunk& chunk) const {
+    return chunk.group >= 0 && (active == nullptr || active[chunk.parameter] != 0);
+  }
 };
 
-// Calls update(shard, chunk) for every chunk that moves. Consecutive chunks go to one thread.
-template <typename Group, typename Update>
+// Scalars and loops of one rule.
+template <typename Group, typename Scalars>
+struct Rule {
+  Scalars (*scalars)(const Group&, std::int32_t step, float multiplier);
+  const cpu::UpdateLoop<Scalars> (&loops)[cpu::kDTypes][cpu::kDTypes + 1];
+};
+
+// Updates every chunk that moves. Consecutive chunks go to one thread.
+template <typename Group, typename Scalars>
 void update_chunks(const Place& place, const ChunkTable& table, const std::vector<Group>& groups,
-                   const StepInputs& inputs, const Update& update) {
+                   const StepInputs& inputs, const Rule<Group, Scalars>& rule) {
   if (inputs.decision->apply == 0) {
     return;
   }
   for (std::int64_t i = 0; i < table.chunk_count; ++i) {
     const Chunk& chunk = table.chunks[i];
-    SW_CHECK(chunk.group >= 0 && static_cast<std::size_t>(chunk.group) < groups.size(), "chunk ", i,
-             " names group ", chunk.group, " of ", groups.size());
+    SW_CHECK(chunk.group >= -1 && chunk.group < static_cast<std::int64_t>(groups.size()), "chunk ",
+             i, " names group ", chunk.group, " of ", groups.size());
     SW_CHECK(!inputs.moves(chunk) || inputs.step[chunk.parameter] >= 1, "parameter ",
              chunk.parameter, " moves with step count ", inputs.step[chunk.parameter]);
   }
@@ -59,7 +68,11 @@ void update_chunks(const Place& place, const ChunkTable& table, const std::vecto
     for (std::int64_t i = begin; i < end; ++i) {
       const Chunk& chunk = table.chunks[i];
       if (inputs.moves(chunk)) {
-        update(table.segments[chunk.segment], chunk);
+        const ShardPointers& shard = table.segments[chunk.segment];
+        const Scalars scalars = rule.scalars(groups[chunk.group], inputs.step[chunk.parameter],
+                                             inputs.decision->gradient_multiplier);
+        rule.loops[static_cast<int>(shard.gradient_dtype)][parameter_index(shard)](
+            make_run(shard, chunk), scalars);
       }
     }
   });
@@ -74,14 +87,9 @@ void adam_update(const Place& place, const ChunkTable& table, const std::vector<
     cuda::adam_update(place, table, groups, decision, active, step);
     return;
   }
-  const cpu::LoopsTable& loops = cpu::choose_loops(place.cpu_level);
-  update_chunks(place, table, groups, {decision, active, step},
-                [&](const ShardPointers& shard, const Chunk& chunk) {
-                  const AdamScalars scalars = adam_scalars(
-                      groups[chunk.group], step[chunk.parameter], decision->gradient_multiplier);
-                  loops.adam[static_cast<int>(shard.gradient_dtype)][parameter_index(shard)](
-                      make_run(shard, chunk), scalars);
-                });
+  update_chunks(
+      place, table, groups, {decision, active, step},
+      Rule<AdamGroup, AdamScalars>{adam_scalars, cpu::choose_loops(place.cpu_level).adam});
 }
 
 void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
@@ -91,14 +99,32 @@ void sgd_update(const Place& place, const ChunkTable& table, const std::vector<S
     cuda::sgd_update(place, table, groups, decision, active, step);
     return;
   }
-  const cpu::LoopsTable& loops = cpu::choose_loops(place.cpu_level);
   update_chunks(place, table, groups, {decision, active, step},
-                [&](const ShardPointers& shard, const Chunk& chunk) {
-                  const SgdScalars scalars = sgd_scalars(groups[chunk.group], step[chunk.parameter],
-                                                         decision->gradient_multiplier);
-                  loops.sgd[static_cast<int>(shard.gradient_dtype)][parameter_index(shard)](
-                      make_run(shard, chunk), scalars);
-                });
+                Rule<SgdGroup, SgdScalars>{sgd_scalars, cpu::choose_loops(place.cpu_level).sgd});
+}
+
+void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step) {
+  if (place.cuda) {
+    cuda::lion_update(place, table, groups, decision, active, step);
+    return;
+  }
+  update_chunks(
+      place, table, groups, {decision, active, step},
+      Rule<LionGroup, LionScalars>{lion_scalars, cpu::choose_loops(place.cpu_level).lion});
+}
+
+void adagrad_update(const Place& place, const ChunkTable& table,
+                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
+                    const std::uint8_t* active, const std::int32_t* step) {
+  if (place.cuda) {
+    cuda::adagrad_update(place, table, groups, decision, active, step);
+    return;
+  }
+  update_chunks(place, table, groups, {decision, active, step},
+                Rule<AdagradGroup, AdagradScalars>{adagrad_scalars,
+                                                   cpu::choose_loops(place.cpu_level).adagrad});
 }
 
 void sum_of_squares(const Place& place, const ChunkTable& table, double* partials) {

@@ -14,7 +14,8 @@ namespace shardwise::kernels {
 //   g = gradient · multiplier;   decoupled: p *= 1 − lr·wd,  else g += wd·p
 //   m = lerp(m, g, 1−β1);  v = v·β2 + (1−β2)·g²
 //   p −= (lr / (1−β1^t)) · m / (√v / √(1−β2^t) + eps),  t = the parameter's own step count
-// Scalars are prepared in double, elements are fp32.
+// state[0]: first moment m, state[1]: second moment v. Scalars are prepared in double, elements are
+// fp32.
 struct AdamGroup {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -28,13 +29,36 @@ struct AdamGroup {
 // One parameter group of SGD as torch.optim.SGD computes it:
 //   g = gradient · multiplier + wd·p;   b = first step ? g : momentum·b + (1−dampening)·g
 //   p −= lr · (nesterov ? g + momentum·b : b)
-// With momentum 0 the buffer state[0] is not touched and may be null.
+// With momentum 0 the buffer b, state[0], is not touched and may be null.
 struct SgdGroup {
   double lr = 1e-3;
   double momentum = 0.0;
   double dampening = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
+};
+
+// One parameter group of Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms",
+// Algorithm 2):
+//   g = gradient · multiplier;   p *= 1 − lr·wd
+//   p −= lr · sign(β1·m + (1−β1)·g);   m = β2·m + (1−β2)·g
+// state[0]: m. The sign of 0 is 0, that of NaN is NaN.
+struct LionGroup {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0.0;
+};
+
+// One parameter group of Adagrad (Duchi, Hazan, Singer 2011) as torch.optim.Adagrad computes it:
+//   g = gradient · multiplier + wd·p;   s += g²
+//   p −= lr / (1 + (t−1)·lr_decay) · g / (√s + eps),  t = the parameter's own step count
+// state[0]: s.
+struct AdagradGroup {
+  double lr = 1e-2;
+  double lr_decay = 0.0;
+  double eps = 1e-10;
+  double weight_decay = 0.0;
 };
 
 // Made by finish_boundary (boundary.h), read by the update where it runs: nothing waits for the
@@ -44,17 +68,23 @@ struct StepDecision {
   std::int32_t apply = 1;            // 0: the update writes nothing
 };
 
-// Updates every chunk whose parameter is active. Chunks of inactive parameters, memory outside the
-// chunks, and everything when decision->apply is 0 stay untouched. The parameter copy is rounded to
-// nearest even from the new master.
-// `groups` is host memory and read before return. `active` [parameters] of 0/1 may be null: all
-// active. `step` [parameters] is each parameter's own step count, already incremented: 1 in its
-// first update. All of decision, active and step are memory of the place.
+// Updates every chunk whose parameter is active. Chunks of inactive parameters or without a group,
+// memory outside the chunks, and everything when decision->apply is 0 stay untouched. The parameter
+// copy is rounded to nearest even from the new master. `groups` is host memory and read before
+// return. `active` [parameters] of 0/1 may be null: all active. `step` [parameters] is each
+// parameter's own step count, already incremented: 1 in its first update. All of decision, active
+// and step are memory of the place.
 void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
                  const StepDecision* decision, const std::uint8_t* active,
                  const std::int32_t* step);
 void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
                 const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
+void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step);
+void adagrad_update(const Place& place, const ChunkTable& table,
+                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
+                    const std::uint8_t* active, const std::int32_t* step);
 
 // partials[i] = Σ gradient² over chunk i, in double, in an order that depends on the chunk's length
 // only (CUDA has another order than the CPU). A NaN or an infinity makes the partial non-finite,

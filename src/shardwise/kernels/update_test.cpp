@@ -1,4 +1,4 @@
-// Adam and SGD against the textbook formulas in double, at every CPU level, dtype and awkward
+// The update rules against the textbook formulas in double, at every CPU level, dtype and awkward
 // length.
 #include "shardwise/kernels/update.h"
 
@@ -54,6 +54,16 @@ std::vector<SgdGroup> sgd_groups() {
   return {plain, momentum, nesterov};
 }
 
+std::vector<LionGroup> lion_groups() {
+  return {LionGroup{1e-2, 0.9, 0.99, 0.1}, LionGroup{3e-3, 0.8, 0.95, 0.0},
+          LionGroup{1e-3, 0.0, 0.5, 0.3}};
+}
+
+std::vector<AdagradGroup> adagrad_groups() {
+  return {AdagradGroup{1e-2, 0.0, 1e-10, 0.0}, AdagradGroup{0.1, 0.05, 1e-4, 0.01},
+          AdagradGroup{3e-3, 0.5, 1e-6, 0.1}};
+}
+
 // Own step counts; parameters 0, 3, 6, … are in their first step.
 std::vector<std::int32_t> steps_of(std::size_t parameters) {
   std::vector<std::int32_t> steps(parameters);
@@ -62,6 +72,8 @@ std::vector<std::int32_t> steps_of(std::size_t parameters) {
   }
   return steps;
 }
+
+constexpr double kUlp = 0x1p-23;
 
 struct Expected {
   double p, m, v;
@@ -107,7 +119,33 @@ Expected sgd_reference(const SgdGroup& h, int t, double multiplier, double p, do
   return e;
 }
 
-constexpr double kUlp = 0x1p-23;
+// Chen et al., Algorithm 2. `direction` near 0 has no certain sign.
+Expected lion_reference(const LionGroup& h, double multiplier, double p, double m, double g) {
+  g *= multiplier;
+  const double direction = h.beta1 * m + (1 - h.beta1) * g;
+  Expected e = {};
+  e.p = p * (1 - h.lr * h.weight_decay) - h.lr * ((direction > 0) - (direction < 0));
+  e.m = h.beta2 * m + (1 - h.beta2) * g;
+  e.scale_m = std::fabs(m) + std::fabs(g);
+  e.scale_p = std::fabs(p) + h.lr;
+  if (std::fabs(direction) < 1e-6 * e.scale_m) {
+    e.scale_p += h.lr / kUlp;
+  }
+  return e;
+}
+
+// torch.optim.Adagrad's documentation.
+Expected adagrad_reference(const AdagradGroup& h, int t, double multiplier, double p, double sum,
+                           double g) {
+  g = g * multiplier + h.weight_decay * p;
+  Expected e = {};
+  e.m = sum + g * g;
+  const double step = h.lr / (1 + (t - 1) * h.lr_decay) / (std::sqrt(e.m) + h.eps);
+  e.p = p - step * g;
+  e.scale_m = e.m;
+  e.scale_p = std::fabs(p) + step * (std::fabs(g) + std::fabs(h.weight_decay * p));
+  return e;
+}
 
 // Everything that is not an active chunk kept its bits; the rest is near the reference.
 template <typename Reference>
@@ -161,6 +199,16 @@ const auto kSgd = [](const Place& place, const ChunkTable& table, const StepDeci
   sgd_update(place, table, sgd_groups(), decision, active, step);
 };
 
+const auto kLion = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
+                      const std::uint8_t* active, const std::int32_t* step) {
+  lion_update(place, table, lion_groups(), decision, active, step);
+};
+
+const auto kAdagrad = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
+                         const std::uint8_t* active, const std::int32_t* step) {
+  adagrad_update(place, table, adagrad_groups(), decision, active, step);
+};
+
 class UpdateAtLevel : public ::testing::TestWithParam<CpuLevel> {};
 
 TEST_P(UpdateAtLevel, AdamFollowsTheFormulas) {
@@ -193,6 +241,75 @@ TEST_P(UpdateAtLevel, SgdFollowsTheFormulas) {
       return e;
     });
   }
+}
+
+TEST_P(UpdateAtLevel, LionFollowsTheFormulas) {
+  const StepDecision decision{0.37F, 1};
+  for (const Case& c : all_cases()) {
+    const TestShard before(c.gradient, c.parameter, c.shares_master, 3);
+    TestShard after = before;
+    run(place_at(GetParam()), after, decision, kLion);
+    expect_updated(before, after, [&](int chunk, std::size_t i) {
+      Expected e =
+          lion_reference(lion_groups()[before.chunks[chunk].group], decision.gradient_multiplier,
+                         before.master.get(i), before.state0.get(i), before.gradient.get(i));
+      e.v = before.state1.get(i);
+      return e;
+    });
+  }
+}
+
+TEST_P(UpdateAtLevel, LionTakesTheSignOfZeroAsZeroAndOfNanAsNan) {
+  std::vector<float> p = {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F, 7.0F, 8.0F, 9.0F};
+  std::vector<float> m(9, 0.0F);
+  const std::vector<float> g = {0.0F,      -0.0F,      1e-30F, -1e-30F, std::nanf(""),
+                                HUGE_VALF, -HUGE_VALF, 0.0F,   5.0F};
+  ShardPointers pointers;
+  pointers.master = p.data();
+  pointers.state[0] = m.data();
+  pointers.gradient = g.data();
+  const Chunk chunk{0, 9, 0, 0, 0};
+  const StepDecision decision;
+  const std::int32_t step = 1;
+  lion_update(place_at(GetParam()), ChunkTable{&chunk, 1, &pointers, 1},
+              {LionGroup{0.5, 0.9, 0.99, 0.0}}, &decision, nullptr, &step);
+  const std::vector<float> expected = {1.0F, 2.0F, 2.5F, 4.5F, 0.0F, 5.5F, 7.5F, 8.0F, 8.5F};
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (i == 4) {
+      EXPECT_TRUE(std::isnan(p[i]));
+    } else {
+      EXPECT_EQ(p[i], expected[i]) << "element " << i;
+    }
+  }
+}
+
+TEST_P(UpdateAtLevel, AdagradFollowsTheFormulas) {
+  const StepDecision decision{0.5F, 1};
+  for (const Case& c : all_cases()) {
+    TestShard before(c.gradient, c.parameter, c.shares_master, 3);
+    before.state0 = before.state1;  // sums are positive
+    const std::vector<std::int32_t> steps = steps_of(before.chunks.size());
+    TestShard after = before;
+    run(place_at(GetParam()), after, decision, kAdagrad);
+    expect_updated(before, after, [&](int chunk, std::size_t i) {
+      Expected e = adagrad_reference(adagrad_groups()[before.chunks[chunk].group], steps[chunk],
+                                     decision.gradient_multiplier, before.master.get(i),
+                                     before.state0.get(i), before.gradient.get(i));
+      e.v = before.state1.get(i);
+      return e;
+    });
+  }
+}
+
+TEST_P(UpdateAtLevel, ChunksWithoutAGroupDoNotMove) {
+  const TestShard before(DType::kFloat32, DType::kBFloat16, false, 1);
+  TestShard after = before;
+  for (Chunk& chunk : after.chunks) {
+    chunk.group = -1;
+  }
+  run(place_at(GetParam()), after, StepDecision{}, kAdam);
+  run(place_at(GetParam()), after, StepDecision{}, kLion);
+  expect_same_bits(before, after);
 }
 
 // Three steps of torch 2.11 (torch.optim, foreach=False) from kStart with kGradients.
@@ -306,7 +423,13 @@ TEST_P(UpdateAtLevel, SameBitsAsTheScalarLevelAndOnThreads) {
       run(place, level, decision, kAdam);
       run(place_at(CpuLevel::kScalar), scalar, decision, kSgd);
       run(place, level, decision, kSgd);
+      run(place_at(CpuLevel::kScalar), scalar, decision, kLion);
+      run(place, level, decision, kLion);
     }
+    expect_same_bits(scalar, level);
+    scalar.state0 = level.state0 = scalar.state1;  // sums are positive
+    run(place_at(CpuLevel::kScalar), scalar, StepDecision{}, kAdagrad);
+    run(place, level, StepDecision{}, kAdagrad);
     expect_same_bits(scalar, level);
   }
 }

@@ -40,6 +40,13 @@ SW_SHARED_INLINE Floats8 fused_multiply_add(Floats8 a, Floats8 b, Floats8 c) {
   return Floats8(_mm256_fmadd_ps(a.r, b.r, c.r));
 }
 SW_SHARED_INLINE Floats8 square_root(Floats8 a) { return Floats8(_mm256_sqrt_ps(a.r)); }
+SW_SHARED_INLINE Floats8 sign_of(Floats8 a) {
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 one = _mm256_set1_ps(1.0F);
+  const __m256 up = _mm256_and_ps(_mm256_cmp_ps(a.r, zero, _CMP_GT_OQ), one);
+  const __m256 down = _mm256_and_ps(_mm256_cmp_ps(a.r, zero, _CMP_LT_OQ), one);
+  return Floats8(_mm256_or_ps(_mm256_sub_ps(up, down), _mm256_cmp_ps(a.r, zero, _CMP_UNORD_Q)));
+}
 SW_SHARED_INLINE Floats8 exact_product(Floats8 a, Floats8 b) {
   __m256 product = _mm256_mul_ps(a.r, b.r);
   asm("" : "+x"(product));

@@ -46,6 +46,15 @@ SW_SHARED_INLINE Floats16 fused_multiply_add(Floats16 a, Floats16 b, Floats16 c)
   return Floats16(_mm512_fmadd_ps(a.r, b.r, c.r));
 }
 SW_SHARED_INLINE Floats16 square_root(Floats16 a) { return Floats16(_mm512_sqrt_ps(a.r)); }
+SW_SHARED_INLINE Floats16 sign_of(Floats16 a) {
+  const __m512 zero = _mm512_setzero_ps();
+  const __mmask16 up = _mm512_cmp_ps_mask(a.r, zero, _CMP_GT_OQ);
+  const __mmask16 down = _mm512_cmp_ps_mask(a.r, zero, _CMP_LT_OQ);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.r, zero, _CMP_UNORD_Q);
+  __m512 sign = _mm512_maskz_mov_ps(up, _mm512_set1_ps(1.0F));
+  sign = _mm512_mask_mov_ps(sign, down, _mm512_set1_ps(-1.0F));
+  return Floats16(_mm512_mask_mov_ps(sign, nan, a.r));
+}
 SW_SHARED_INLINE Floats16 exact_product(Floats16 a, Floats16 b) {
   __m512 product = _mm512_mul_ps(a.r, b.r);
   asm("" : "+v"(product));

@@ -2,7 +2,7 @@
 // target pragma; `L` is that level's lanes struct:
 //   L::F               a register of L::kWidth floats with + − · /, fused_multiply_add,
 //   square_root,
-//                      exact_product and F(float) in all lanes
+//                      sign_of, exact_product and F(float) in all lanes
 //   L::load(const T*)  kWidth elements of float, Half or BFloat16, as floats
 //   L::store(F, T*)    the same back, rounded to nearest even
 //   L::SquareSum       sixteen double lanes: add(const T* sixteen elements), store(double[16])
@@ -125,6 +125,56 @@ void sgd_loop(const UpdateRun& run, const SgdScalars& scalars) {
   }
 }
 
+struct LionElement {
+  template <typename F>
+  static SW_SHARED_INLINE void apply(const LionScalars& s, F g, F& p, F& m) {
+    lion_element(s, g, p, m);
+  }
+};
+
+struct AdagradElement {
+  template <typename F>
+  static SW_SHARED_INLINE void apply(const AdagradScalars& s, F g, F& p, F& sum) {
+    adagrad_element(s, g, p, sum);
+  }
+};
+
+// Rules with one state.
+template <typename L, typename G, typename P, typename Element, typename Scalars>
+SW_SHARED_INLINE void one_state_step(const UpdateRun& run, const Scalars& s, std::int64_t i,
+                                     std::int64_t n) {
+  using F = typename L::F;
+  F p = load_first<L>(run.master + i, n);
+  F state = load_first<L>(run.state0 + i, n);
+  Element::apply(s, load_first<L>(static_cast<const G*>(run.gradient) + i, n), p, state);
+  store_first<L>(p, run.master + i, n);
+  store_first<L>(state, run.state0 + i, n);
+  store_parameter<L, P>(p, run, i, n);
+}
+
+template <typename L, typename G, typename P, typename Element, typename Scalars>
+SW_SHARED_INLINE void one_state_loop(const UpdateRun& run, const Scalars& scalars) {
+  const UpdateRun r = run;
+  const Scalars s = scalars;
+  std::int64_t i = 0;
+  for (; i + L::kWidth <= r.n; i += L::kWidth) {
+    one_state_step<L, G, P, Element>(r, s, i, L::kWidth);
+  }
+  if (i < r.n) {
+    one_state_step<L, G, P, Element>(r, s, i, r.n - i);
+  }
+}
+
+template <typename L, typename G, typename P>
+void lion_loop(const UpdateRun& run, const LionScalars& scalars) {
+  one_state_loop<L, G, P, LionElement>(run, scalars);
+}
+
+template <typename L, typename G, typename P>
+void adagrad_loop(const UpdateRun& run, const AdagradScalars& scalars) {
+  one_state_loop<L, G, P, AdagradElement>(run, scalars);
+}
+
 // Element i goes to lane i mod 16 and the lanes are folded in halves: the same sum at every level.
 // The product of two floats is exact in double, so fusing changes nothing.
 template <typename L, typename T>
@@ -196,13 +246,18 @@ void sum_ranked_loop(const RankedSum& ranked_sum) {
 
 template <typename L>
 constexpr LoopsTable make_loops() {
-  return LoopsTable{{SW_FOR_PARAMETERS(adam_loop, L, float), SW_FOR_PARAMETERS(adam_loop, L, Half),
-                     SW_FOR_PARAMETERS(adam_loop, L, BFloat16)},
-                    {SW_FOR_PARAMETERS(sgd_loop, L, float), SW_FOR_PARAMETERS(sgd_loop, L, Half),
-                     SW_FOR_PARAMETERS(sgd_loop, L, BFloat16)},
-                    {sum_of_squares_loop<L, float>, sum_of_squares_loop<L, Half>,
-                     sum_of_squares_loop<L, BFloat16>},
-                    {SW_FOR_INPUTS(L, float), SW_FOR_INPUTS(L, Half), SW_FOR_INPUTS(L, BFloat16)}};
+  return LoopsTable{
+      {SW_FOR_PARAMETERS(adam_loop, L, float), SW_FOR_PARAMETERS(adam_loop, L, Half),
+       SW_FOR_PARAMETERS(adam_loop, L, BFloat16)},
+      {SW_FOR_PARAMETERS(sgd_loop, L, float), SW_FOR_PARAMETERS(sgd_loop, L, Half),
+       SW_FOR_PARAMETERS(sgd_loop, L, BFloat16)},
+      {SW_FOR_PARAMETERS(lion_loop, L, float), SW_FOR_PARAMETERS(lion_loop, L, Half),
+       SW_FOR_PARAMETERS(lion_loop, L, BFloat16)},
+      {SW_FOR_PARAMETERS(adagrad_loop, L, float), SW_FOR_PARAMETERS(adagrad_loop, L, Half),
+       SW_FOR_PARAMETERS(adagrad_loop, L, BFloat16)},
+      {sum_of_squares_loop<L, float>, sum_of_squares_loop<L, Half>,
+       sum_of_squares_loop<L, BFloat16>},
+      {SW_FOR_INPUTS(L, float), SW_FOR_INPUTS(L, Half), SW_FOR_INPUTS(L, BFloat16)}};
 }
 
 #undef SW_FOR_PARAMETERS

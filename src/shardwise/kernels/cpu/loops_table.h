@@ -32,10 +32,14 @@ struct RankedSum {
 inline constexpr int kDTypes = 3;
 inline constexpr int kNoParameter = 3;  // second index of the update tables: only master is written
 
+template <typename Scalars>
+using UpdateLoop = void (*)(const UpdateRun&, const Scalars&);
+
 struct LoopsTable {
-  void (*adam[kDTypes][kDTypes + 1])(const UpdateRun&,
-                                     const AdamScalars&);  // [gradient][parameter]
-  void (*sgd[kDTypes][kDTypes + 1])(const UpdateRun&, const SgdScalars&);
+  UpdateLoop<AdamScalars> adam[kDTypes][kDTypes + 1];  // [gradient][parameter]
+  UpdateLoop<SgdScalars> sgd[kDTypes][kDTypes + 1];
+  UpdateLoop<LionScalars> lion[kDTypes][kDTypes + 1];
+  UpdateLoop<AdagradScalars> adagrad[kDTypes][kDTypes + 1];
   double (*sum_of_squares[kDTypes])(const void* in, std::int64_t n);
   void (*sum_ranked[kDTypes][kDTypes])(const RankedSum&);  // [out][in]
 };

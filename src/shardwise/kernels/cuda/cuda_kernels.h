@@ -22,6 +22,12 @@ void adam_update(const Place& place, const ChunkTable& table, const std::vector<
                  const std::int32_t* step);
 void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
                 const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
+void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step);
+void adagrad_update(const Place& place, const ChunkTable& table,
+                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
+                    const std::uint8_t* active, const std::int32_t* step);
 void sum_of_squares(const Place& place, const ChunkTable& table, double* partials);
 
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <type_traits>
 
 #include "shardwise/kernels/boundary.h"
 #include "shardwise/kernels/dispatch.h"
@@ -128,6 +129,32 @@ std::vector<SgdGroup> sgd_groups(int count) {
   return groups;
 }
 
+std::vector<LionGroup> lion_groups(int count) {
+  std::vector<LionGroup> groups;
+  for (int i = 0; i < count; ++i) {
+    groups.push_back({1e-2 / (i + 1), i % 3 == 2 ? 0.3 : 0.9, 0.99, i % 2 * 0.1});
+  }
+  return groups;
+}
+
+std::vector<AdagradGroup> adagrad_groups(int count) {
+  std::vector<AdagradGroup> groups;
+  for (int i = 0; i < count; ++i) {
+    groups.push_back({1e-2 / (i + 1), i % 3 * 0.1, 1e-8, i % 2 * 0.1});
+  }
+  return groups;
+}
+
+void update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
+            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
+  lion_update(place, table, groups, decision, active, steps);
+}
+
+void update(const Place& place, const ChunkTable& table, const std::vector<AdagradGroup>& groups,
+            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
+  adagrad_update(place, table, groups, decision, active, steps);
+}
+
 void update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
             const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
   adam_update(place, table, groups, decision, active, steps);
@@ -188,8 +215,10 @@ template <typename Group>
 void compare_updates(const Place& place, const std::vector<Group>& groups, int apply) {
   for (const Case& c : all_cases()) {
     for (std::size_t shift : {std::size_t{0}, static_cast<std::size_t>(element_size(c.gradient))}) {
-      const TestShard before(c.gradient, c.parameter, c.shares_master,
-                             static_cast<int>(groups.size()));
+      TestShard before(c.gradient, c.parameter, c.shares_master, static_cast<int>(groups.size()));
+      if constexpr (std::is_same_v<Group, AdagradGroup>) {
+        before.state0 = before.state1;  // sums are positive
+      }
       const StepInputs inputs(before.chunks.size(), 0.37F, apply);
       TestShard on_cpu = before;
       TestShard on_device = before;
@@ -204,6 +233,10 @@ void compare_updates(const Place& place, const std::vector<Group>& groups, int a
 TEST_F(KernelsCuda, AdamHasTheBitsOfTheCpu) { compare_updates(place_, adam_groups(3), 1); }
 
 TEST_F(KernelsCuda, SgdHasTheBitsOfTheCpu) { compare_updates(place_, sgd_groups(3), 1); }
+
+TEST_F(KernelsCuda, LionHasTheBitsOfTheCpu) { compare_updates(place_, lion_groups(3), 1); }
+
+TEST_F(KernelsCuda, AdagradHasTheBitsOfTheCpu) { compare_updates(place_, adagrad_groups(3), 1); }
 
 TEST_F(KernelsCuda, SkippedStepWritesNothing) {
   compare_updates(place_, adam_groups(3), 0);

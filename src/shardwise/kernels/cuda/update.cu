@@ -27,7 +27,12 @@ struct GroupBatch {
 };
 
 struct AdamRule {
+  using Group = AdamGroup;
   using Scalars = AdamScalars;
+  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
+                                                    float multiplier) {
+    return adam_scalars(group, step, multiplier);
+  }
   static constexpr int kStates = 2;
   static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
                                                  float (&state)[2]) {
@@ -50,6 +55,34 @@ struct SgdPlainRule {
   static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
                                                  float (&)[2]) {
     sgd_plain_element(s, g, p);
+  }
+};
+
+struct LionRule {
+  using Group = LionGroup;
+  using Scalars = LionScalars;
+  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
+                                                    float multiplier) {
+    return lion_scalars(group, step, multiplier);
+  }
+  static constexpr int kStates = 1;
+  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
+                                                 float (&state)[2]) {
+    lion_element(s, g, p, state[0]);
+  }
+};
+
+struct AdagradRule {
+  using Group = AdagradGroup;
+  using Scalars = AdagradScalars;
+  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
+                                                    float multiplier) {
+    return adagrad_scalars(group, step, multiplier);
+  }
+  static constexpr int kStates = 1;
+  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
+                                                 float (&state)[2]) {
+    adagrad_element(s, g, p, state[0]);
   }
 };
 
@@ -214,21 +247,24 @@ __device__ __forceinline__ int index_in_batch(const UpdateArguments& arguments, 
   return active && arguments.decision->apply != 0 && index >= 0 && index < batch.count ? index : -1;
 }
 
-__global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void adam_kernel(
-    const UpdateArguments arguments, const __grid_constant__ GroupBatch<AdamGroup> batch) {
+// One thread prepares the scalars, since powers in double are slow.
+template <typename Rule>
+__global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void update_kernel(
+    const UpdateArguments arguments,
+    const __grid_constant__ GroupBatch<typename Rule::Group> batch) {
   const Chunk chunk = arguments.table.chunks[blockIdx.x];
   const int index = index_in_batch(arguments, chunk, batch);
   if (index < 0) {
     return;
   }
-  __shared__ AdamScalars scalars;
+  __shared__ typename Rule::Scalars scalars;
   if (threadIdx.x == 0) {
-    scalars = adam_scalars(batch.groups[index], arguments.step[chunk.parameter],
-                           arguments.decision->gradient_multiplier);
+    scalars = Rule::scalars(batch.groups[index], arguments.step[chunk.parameter],
+                            arguments.decision->gradient_multiplier);
   }
   __syncthreads();
-  const AdamScalars s = scalars;
-  choose_gradient<AdamRule>(arguments.table.segments[chunk.segment], chunk, s);
+  const typename Rule::Scalars s = scalars;
+  choose_gradient<Rule>(arguments.table.segments[chunk.segment], chunk, s);
 }
 
 __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void sgd_kernel(
@@ -326,7 +362,22 @@ __global__ __launch_bounds__(kThreads) void sum_of_squares_kernel(const ChunkTab
 void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
                  const StepDecision* decision, const std::uint8_t* active,
                  const std::int32_t* step) {
-  launch_updates(adam_kernel, "adam_update", place, {table, decision, active, step}, groups);
+  launch_updates(update_kernel<AdamRule>, "adam_update", place, {table, decision, active, step},
+                 groups);
+}
+
+void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
+                 const StepDecision* decision, const std::uint8_t* active,
+                 const std::int32_t* step) {
+  launch_updates(update_kernel<LionRule>, "lion_update", place, {table, decision, active, step},
+                 groups);
+}
+
+void adagrad_update(const Place& place, const ChunkTable& table,
+                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
+                    const std::uint8_t* active, const std::int32_t* step) {
+  launch_updates(update_kernel<AdagradRule>, "adagrad_update", place,
+                 {table, decision, active, step}, groups);
 }
 
 void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,

@@ -24,6 +24,16 @@ void sgd_update(const Place&, const ChunkTable&, const std::vector<SgdGroup>&, c
   refuse("sgd_update");
 }
 
+void lion_update(const Place&, const ChunkTable&, const std::vector<LionGroup>&,
+                 const StepDecision*, const std::uint8_t*, const std::int32_t*) {
+  refuse("lion_update");
+}
+
+void adagrad_update(const Place&, const ChunkTable&, const std::vector<AdagradGroup>&,
+                    const StepDecision*, const std::uint8_t*, const std::int32_t*) {
+  refuse("adagrad_update");
+}
+
 void sum_of_squares(const Place&, const ChunkTable&, double*) { refuse("sum_of_squares"); }
 
 void fill_boundary_record(const Place&, const ChunkTable&, const double*, std::uint64_t,
