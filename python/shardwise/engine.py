@@ -481,7 +481,9 @@ class Engine(ConfigAccessors, nn.Module):
         """A copy of a whole parameter, gradient or optimizer state. Collective."""
         if index not in self._wiring.unit_of:
             raise _C.UsageError(f"there is no parameter {index} in this engine")
-        return self._core.full_tensor(index, kind)
+        if self._optimizer is None or kind in ("parameter", "master", "gradient"):
+            return self._core.full_tensor(index, kind)
+        return self._optimizer.full_state(self._core, index, kind)
 
     def unit_of(self, index: int) -> int:
         """The unit that parameter ``index`` belongs to."""

@@ -14,7 +14,8 @@ from shardwise import _C, config_source, schedules
 from shardwise.console import log
 from shardwise.data import DistributedLoader
 from shardwise.engine import Engine
-from shardwise.optimizers import ShardedOptimizer, make_optimizer
+from shardwise.optimizer_choice import make_optimizer
+from shardwise.optimizers import ShardedOptimizer
 from shardwise.process_groups import choose_device, count_ranks, join
 from shardwise.wiring import EngineParts
 
@@ -39,8 +40,8 @@ def initialize(
     Args:
         args: may carry ``deepspeed_config``, a path, where ``config`` is not given.
         model: any ``nn.Module``. The engine takes its parameters over.
-        optimizer: a new torch Adam, AdamW or SGD, or a function from parameters to one; without it
-            the configuration names one.
+        optimizer: a new torch optimizer whose rule treats each element by itself, or a function
+            from parameters to one; without it the configuration names one.
         model_parameters: parameters or groups to train; all trainable ones without it.
         training_data: a dataset; the returned loader gives this rank's micro-batches.
         lr_scheduler: a torch schedule, or a function from the optimizer to one; without it the
@@ -144,8 +145,7 @@ def _choose_config(args: Any, config: Any, config_params: Any) -> Any:
 def _make_engine(
     model: nn.Module, optimizer: Any, model_parameters: Any, resolved: _C.Config
 ) -> Engine:
-    params = json.loads(resolved.value_json("optimizer.params")) or {}
-    made = make_optimizer(optimizer, model_parameters, model, resolved, params)
+    made = make_optimizer(optimizer, model_parameters, model, resolved)
     device = choose_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,19 +1,17 @@
 """The optimizer that users see: torch's interface over sharded states."""
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 from shardwise import _C
-from shardwise.console import log
 
-# torch's optimizers that the engine carries out itself, and its rule for each.
-RULES = {torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.SGD: "sgd"}
-UNSUPPORTED_FLAGS = ("amsgrad", "maximize", "differentiable")
+# Hyperparameters of the rules that torch's groups may lack.
+OPTIONAL = {"decoupled_weight_decay": False, "bias_correction": True}
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -22,16 +20,29 @@ class ShardedOptimizer(torch.optim.Optimizer):
     The states live in shards and are read with ``shardwise.utils.safe_get_full_optimizer_state``.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any], rule: str):
+    def __init__(
+        self, groups: list[Any], defaults: dict[str, Any], rule: str, initial_state: float = 0.0
+    ):
         super().__init__(groups, defaults)
-        self.rule = rule
-        self.with_momentum = any(group.get("momentum", 0) != 0 for group in self.param_groups)
+        momentum = any(group.get("momentum", 0) != 0 for group in self.param_groups)
+        self.rule = _C.RuleOptions(rule, with_momentum=momentum, initial_state=initial_state)
         self._run: Callable[[list[dict[str, float]]], None] | None = None
         self._zero_grad: Callable[[], None] | None = None
+        self._core: Callable[[], _C.Engine] | None = None
+        self._index: dict[int, int] = {}
 
     def attach(self, zero_grad: Callable[[], None]) -> None:
-        """Connects the optimizer with its engine; from here on the groups are fixed."""
+        """Connects ``zero_grad`` with the engine's."""
         self._zero_grad = zero_grad
+
+    def connect(self, core: _C.Engine, index: dict[int, int]) -> None:
+        """Connects the optimizer with a core. ``index``: from a parameter's id to its number."""
+        self._core = weakref.ref(core)
+        self._index = index
+
+    def full_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
+        """A whole state of one parameter; None if there is none of this name. Collective."""
+        return core.full_tensor(number, name)
 
     @contextmanager
     def carried_out_by(self, run: Callable[[list[dict[str, float]]], None]) -> Iterator[None]:
@@ -43,12 +54,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._run = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if getattr(self, "_zero_grad", None) is not None:
-            raise _C.UsageError(
-                "add_param_group() after initialize() is not available in this version of "
-                "shardwise: give all groups to initialize()"
-            )
+        """Parameters of the model that are in no group yet join, every rank the same ones.
+
+        After ``initialize()`` their states start from nothing and count their own steps.
+        """
+        core = getattr(self, "_core", None)
         super().add_param_group(param_group)
+        if core is None:
+            return
+        group = self.param_groups[-1]
+        try:
+            numbers = [self._number_of(parameter) for parameter in group["params"]]
+            self._values(len(self.param_groups) - 1)
+            core().assign_group(numbers, len(self.param_groups) - 1)
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    def _number_of(self, parameter: torch.Tensor) -> int:
+        if id(parameter) not in self._index:
+            raise _C.UsageError(
+                f"add_param_group(): a tensor of shape {tuple(parameter.shape)} is no parameter of "
+                f"the engine's model"
+            )
+        return self._index[id(parameter)]
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> None:
@@ -92,41 +121,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 )
             return value
 
-        if self.rule == "sgd":
-            keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
-            return {key: number(key) for key in keys}
-        beta1, beta2 = group["betas"]
-        values = {key: number(key) for key in ("lr", "eps", "weight_decay")}
-        values["beta1"], values["beta2"] = float(beta1), float(beta2)
-        values["decoupled"] = float(group.get("decoupled_weight_decay", False))
-        values["bias_correction"] = float(group.get("bias_correction", True))
+        values = {}
+        for key in _C.rule_values(self.rule):
+            if key in ("beta1", "beta2"):
+                values[key] = float(group["betas"][int(key[-1]) - 1])
+            elif key in OPTIONAL and key not in group:
+                values[key] = float(OPTIONAL[key])
+            else:
+                values[key] = number(key)
         return values
-
-
-def make_optimizer(
-    optimizer: Any, model_parameters: Any, model: nn.Module, config: _C.Config, params: dict
-) -> ShardedOptimizer | None:
-    """From an object or a function of the user, else from the configuration, else None."""
-    groups = _as_groups(model_parameters, model)
-    if optimizer is None:
-        if not config.optimizer_type:
-            return None
-        made = _from_config(config.optimizer_type, params, groups)
-        _check_belongs_to(made, model)
-        return made
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        if not callable(optimizer):
-            raise _C.UsageError(
-                f"optimizer must be a torch optimizer or a function that makes one from "
-                f"parameters, but it is a {type(optimizer).__name__}"
-            )
-        optimizer = optimizer(groups)
-    if config.optimizer_type:
-        log(
-            f"initialize(optimizer=) is used; the configuration's optimizer, "
-            f"{config.optimizer_type}, is not"
-        )
-    return _from_torch(optimizer, model)
 
 
 def group_of_parameters(optimizer: ShardedOptimizer | None) -> dict[int, int]:
@@ -138,69 +141,3 @@ def group_of_parameters(optimizer: ShardedOptimizer | None) -> dict[int, int]:
         for index, group in enumerate(optimizer.param_groups)
         for parameter in group["params"]
     }
-
-
-def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
-    chosen = list(model.parameters() if model_parameters is None else model_parameters)
-    if chosen and isinstance(chosen[0], tuple):  # named_parameters()
-        chosen = [parameter for _, parameter in chosen]
-    if chosen and isinstance(chosen[0], dict):
-        return chosen
-    for position, parameter in enumerate(chosen):
-        if not isinstance(parameter, torch.Tensor):
-            raise _C.UsageError(
-                f"model_parameters[{position}] is a {type(parameter).__name__}; give parameters, "
-                f"groups (dicts) or named_parameters()"
-            )
-    return [parameter for parameter in chosen if parameter.requires_grad]
-
-
-def _from_config(name: str, params: dict[str, Any], groups: list[Any]) -> ShardedOptimizer:
-    if not groups:
-        raise _C.UsageError(
-            "the optimizer got no parameters: model_parameters is empty, or all are frozen. Leave "
-            '"optimizer" out to run the model without training, or set requires_grad.'
-        )
-    if name == "SGD":
-        keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
-        return ShardedOptimizer(groups, {key: params[key] for key in keys}, "sgd")
-    defaults = {key: params[key] for key in ("lr", "eps", "weight_decay", "bias_correction")}
-    defaults["betas"] = tuple(params["betas"])
-    defaults["decoupled_weight_decay"] = name == "AdamW" or params["adam_w_mode"]
-    return ShardedOptimizer(groups, defaults, "adam")
-
-
-def _from_torch(optimizer: torch.optim.Optimizer, model: nn.Module) -> ShardedOptimizer:
-    name = type(optimizer).__name__
-    rule = RULES.get(type(optimizer))
-    if rule is None:
-        raise _C.UsageError(
-            f"the optimizer {name} is not available in this version of shardwise: there are "
-            f"torch.optim.Adam, AdamW and SGD. It is not replaced by another algorithm."
-        )
-    if optimizer.state:
-        raise _C.UsageError(
-            f"the {name} object has states already (it has been stepped or loaded); pass a new one"
-        )
-    for flag in UNSUPPORTED_FLAGS:
-        if any(group.get(flag) for group in optimizer.param_groups):
-            raise _C.UsageError(
-                f"{name}({flag}=True) is not available in this version of shardwise; set it False"
-            )
-    _check_belongs_to(optimizer, model)
-    made = ShardedOptimizer(optimizer.param_groups, optimizer.defaults, rule)
-    # The same group objects, so that a schedule made for the user's object moves ours.
-    made.param_groups = optimizer.param_groups
-    return made
-
-
-def _check_belongs_to(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    known = {id(parameter) for parameter in model.parameters()}
-    for index, group in enumerate(optimizer.param_groups):
-        for position, parameter in enumerate(group["params"]):
-            if id(parameter) not in known:
-                raise _C.UsageError(
-                    f"the optimizer's param_groups[{index}]['params'][{position}] (shape "
-                    f"{tuple(parameter.shape)}) is no parameter of the model. Make the optimizer "
-                    f"from this model's parameters()."
-                )

@@ -65,6 +65,8 @@ class Schedule:
         self.step(state_dict["last_batch_iteration"])
 
     def _apply(self) -> None:
+        joined = self.optimizer.param_groups[len(self._base_lr) :]
+        self._base_lr += [float(group["lr"]) for group in joined]
         rates, momenta = self._core.values(self.last_batch_iteration, self._base_lr)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             is_tensor = isinstance(group["lr"], torch.Tensor)

@@ -32,8 +32,7 @@ class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
     Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
-    the core, and ``unit_of``, from that to its unit; ``has_idle_group``, whether trainable
-    parameters lie outside the optimizer's groups.
+    the core, and ``unit_of``, from that to its unit.
     """
 
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
@@ -43,7 +42,6 @@ class Wiring:
         self._hooks: list[Any] = []
         self.index: dict[int, int] = {}
         self.unit_of: dict[int, int] = {}
-        self.has_idle_group = False
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
         self._check_the_rest()
         if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
@@ -55,6 +53,8 @@ class Wiring:
             self._leave_groups()
             raise
         self._mark_parameters(weakref.ref(owner))
+        if parts.optimizer is not None:
+            parts.optimizer.connect(self.core, self.index)
         self._move_the_rest()
         self._install_hooks()
 
@@ -75,8 +75,7 @@ class Wiring:
         return _C.Engine(
             config=self._parts.config,
             device=self._parts.device,
-            rule=optimizer.rule if optimizer else "",
-            with_momentum=optimizer.with_momentum if optimizer else False,
+            rule=optimizer.rule if optimizer else _C.RuleOptions(),
             gather_group=gather,
             reduce_group=reduce,
             settings=self._settings(),
@@ -92,21 +91,18 @@ class Wiring:
         optimizer = self._parts.optimizer
         for number, group in enumerate(optimizer.param_groups if optimizer else []):
             values = {k: v for k, v in group.items() if k != "params"}
-            lines.append(f"param_groups[{number}] of {optimizer.rule} = {values}")
+            lines.append(f"param_groups[{number}] of {optimizer.rule.name} = {values}")
         return "\n".join(lines)
 
     def _unit_specs(self) -> list[tuple]:
         optimizer = self._parts.optimizer
         group_of = group_of_parameters(optimizer)
-        idle = len(optimizer.param_groups) if optimizer else 0
         keep = getattr(self._parts.module, "_keep_in_fp32_modules", None) or ()
 
         def describe(name: str, aliases: list[str], parameter: nn.Parameter) -> tuple:
             fp32 = any(part in name.split(".") for part in keep)
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
-            group = group_of.get(id(parameter), idle)
-            self.has_idle_group |= parameter.requires_grad and group == idle
-            return (name, aliases, parameter, dtype, group)
+            return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1))
 
         return [
             (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)

@@ -4,6 +4,7 @@
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/config/config.h"
 #include "shardwise/config/env.h"
+#include "shardwise/optim/configured_rule.h"
 
 namespace py = pybind11;
 
@@ -64,6 +65,10 @@ void register_config(py::module_& module) {
       .def_property_readonly(
           "optimizer_type",
           [](const config::Resolved& self) { return self.config().optimizer.type; })
+      .def_property_readonly(
+          "optimizer_needs_torch",
+          [](const config::Resolved& self) { return optim::needs_torch(self.config().optimizer); },
+          "Whether the rule that the configuration names is carried out by torch's own class.")
       .def("with_train_batch_size", &config::Resolved::with_train_batch_size)
       .def("with_train_micro_batch_size", &config::Resolved::with_train_micro_batch_size);
   module.def("reference_markdown", &config::reference_markdown);

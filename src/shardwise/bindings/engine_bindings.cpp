@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
 }
 
 std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::Device device,
-                                           const std::string& rule, bool with_momentum,
+                                           const optim::RuleOptions& rule,
                                            const py::object& gather_group,
                                            const py::object& reduce_group,
                                            const std::string& settings, const py::list& units) {
@@ -76,7 +77,6 @@ std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::D
   const train::EngineOptions options{.config = config.config(),
                                      .device = device,
                                      .rule = rule,
-                                     .with_momentum = with_momentum,
                                      .settings = settings};
   const py::gil_scoped_release unlocked;
   return std::make_shared<train::Engine>(options, channels, std::move(specs));
@@ -162,12 +162,53 @@ py::list parameter_list(const train::Engine& engine) {
 
 py::list state_view(const train::Engine& engine) {
   py::list list;
-  for (const params::StatePiece& piece : engine.state_view()) {
+  const zero::ShardedOptimizer* optimizer = engine.optimizer();
+  for (const params::StatePiece& piece :
+       optimizer != nullptr ? optimizer->state_view() : params::StateView{}) {
     list.append(py::make_tuple(piece.parameter, piece.kind, piece.sizes,
                                py::make_tuple(piece.elements.begin, piece.elements.end),
                                piece.data));
   }
   return list;
+}
+
+py::list pieces(const train::Engine& engine) {
+  py::list list;
+  for (const zero::MasterPiece& piece : engine.optimizer()->pieces()) {
+    list.append(py::make_tuple(piece.parameter, piece.data));
+  }
+  return list;
+}
+
+// `update` gets a list of tensors and Nones.
+void set_outside_update(train::Engine& engine, const py::function& update) {
+  engine.optimizer()->set_outside_update([update](const std::vector<at::Tensor>& gradients) {
+    const py::gil_scoped_acquire locked;
+    py::list list;
+    for (const at::Tensor& gradient : gradients) {
+      list.append(gradient.defined() ? py::cast(gradient) : py::object(py::none()));
+    }
+    update(list);
+  });
+}
+
+template <typename Read>
+py::object tensor_or_none(const Read& read) {
+  at::Tensor tensor;
+  {
+    const py::gil_scoped_release unlocked;
+    tensor = read();
+  }
+  return tensor.defined() ? py::cast(tensor) : py::object(py::none());
+}
+
+py::object full_tensor(train::Engine& engine, int parameter, const std::string& kind) {
+  return tensor_or_none([&] { return engine.full_tensor(parameter, kind); });
+}
+
+py::object assemble(train::Engine& engine, int parameter, const std::optional<at::Tensor>& piece) {
+  return tensor_or_none(
+      [&] { return engine.assemble(parameter, piece.value_or(at::Tensor())); });
 }
 
 }  // namespace
@@ -179,8 +220,8 @@ void register_engine(py::module_& module) {
              "The store of the launcher's ranks, once all of them have come to it.");
   py::class_<train::Engine, std::shared_ptr<train::Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("config"), py::arg("device"), py::arg("rule"),
-           py::arg("with_momentum"), py::arg("gather_group"), py::arg("reduce_group"),
-           py::arg("settings"), py::arg("units"))
+           py::arg("gather_group"), py::arg("reduce_group"), py::arg("settings"),
+           py::arg("units"))
       .def("pre_hook",
            [](const std::shared_ptr<train::Engine>& engine, int unit, bool is_root) {
              return make_pre_hook(engine->driver().weak_from_this(), unit, is_root);
@@ -189,7 +230,8 @@ void register_engine(py::module_& module) {
            [](const std::shared_ptr<train::Engine>& engine, int unit) {
              return make_post_hook(engine->driver().weak_from_this(), unit);
            })
-      .def("check_intact", &train::Engine::check_intact)
+      .def("check_intact",
+           [](const train::Engine& engine) { engine.registry().check_intact(); })
       .def("scale_loss", &train::Engine::scale_loss)
       .def("step", &train::Engine::step, Unlocked())
       .def("last_result", &last_result)
@@ -199,15 +241,11 @@ void register_engine(py::module_& module) {
            [](train::Engine& engine, const std::string& dtype) {
              engine.set_accumulation_dtype(precision::dtype_of(dtype));
            })
-      .def("full_tensor",
-           [](train::Engine& engine, int parameter, const std::string& kind) -> py::object {
-             at::Tensor tensor;
-             {
-               const py::gil_scoped_release unlocked;
-               tensor = engine.full_tensor(parameter, kind);
-             }
-             return tensor.defined() ? py::cast(tensor) : py::object(py::none());
-           })
+      .def("full_tensor", &full_tensor)
+      .def("assemble", &assemble)
+      .def("pieces", &pieces)
+      .def("set_outside_update", &set_outside_update)
+      .def("assign_group", &train::Engine::assign_group)
       .def("set_parameter", &train::Engine::set_parameter, Unlocked())
       .def("open_unit", &train::Engine::open_unit, Unlocked())
       .def("close_unit", &train::Engine::close_unit, Unlocked())

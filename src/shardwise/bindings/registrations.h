@@ -9,7 +9,7 @@ void register_errors(pybind11::module_& module);
 void register_config(pybind11::module_& module);
 void register_data(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
-void register_schedules(pybind11::module_& module);
+void register_optim(pybind11::module_& module);
 void register_models(pybind11::module_& module);
 
 }  // namespace shardwise::bindings

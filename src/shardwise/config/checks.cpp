@@ -135,9 +135,22 @@ void check_belong(Draft& draft, const std::string& section, const std::string& t
 }
 
 void check_optimizer_type(Draft& draft, const std::string& type) {
+  const std::string reason = unavailable_optimizer_reason(type);
   draft.problem(concat("optimizer.type: \"", type,
-                       "\" is known, not available in this version of shardwise; write \"Adam\", "
-                       "\"AdamW\" or \"SGD\""));
+                       "\" is known, not available in this version of shardwise",
+                       reason.empty() ? "" : " (" + reason + ")", "; write ",
+                       schema().field("optimizer.type").shape.described));
+}
+
+// Settings that the document leaves out get the default of this type.
+void derive_settings(Draft& draft, const std::string& type,
+                     const std::vector<OptimizerSetting>& settings) {
+  for (const OptimizerSetting& setting : settings) {
+    const std::string key = params_key(setting.name);
+    if (!setting.standard.is_null() && !draft.given(key)) {
+      draft.derive(key, setting.standard, "default of " + type);
+    }
+  }
 }
 
 void check_sgd(Draft& draft) {
@@ -173,7 +186,8 @@ void check_optimizer(Draft& draft) {
     check_optimizer_type(draft, type.text);
     return;
   }
-  check_belong(draft, params_key(""), type.text, optimizer_settings(type.text));
+  check_belong(draft, params_key(""), type.text, optimizer_setting_names(type.text));
+  derive_settings(draft, type.text, optimizer_settings(type.text));
   if (type.text == "SGD") {
     check_sgd(draft);
   } else if (type.text == "AdamW") {
@@ -235,6 +249,15 @@ void check_zero(Draft& draft) {
   }
 }
 
+void check_offload(Draft& draft) {
+  const std::string device = "zero_optimization.offload_optimizer.device";
+  if (draft.sound({device}) && draft.value(device).is_string("nvme")) {
+    draft.problem(concat(device,
+                         ": \"nvme\" is known, not available in this version of shardwise; write "
+                         "\"cpu\" for host memory, or \"none\""));
+  }
+}
+
 void check_old_offload(Draft& draft) {
   const std::pair<const char*, const char*> pairs[] = {{"cpu_offload", "offload_optimizer"},
                                                        {"cpu_offload_param", "offload_param"}};
@@ -276,6 +299,7 @@ void check_and_derive(Draft& draft) {
   check_optimizer(draft);
   check_scheduler(draft);
   check_zero(draft);
+  check_offload(draft);
   check_old_offload(draft);
   check_recomputation(draft);
   apply_environment(draft);

@@ -59,7 +59,7 @@ bool belongs_to_type(const Field& field, const Entries& entries, const std::stri
 // Whether the printed document has this key.
 bool shown(const Field& field, const Entries& entries) {
   const bool acts = field.status == Status::kActs &&
-                    belongs_to_type(field, entries, "optimizer", optimizer_settings) &&
+                    belongs_to_type(field, entries, "optimizer", optimizer_setting_names) &&
                     belongs_to_type(field, entries, "scheduler", scheduler_settings);
   return acts || entries.at(&field).given;
 }

@@ -38,6 +38,7 @@ struct ZeroConfig {
   std::int64_t param_persistence_threshold = 100'000;  // units up to this size stay gathered
   std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_live_parameters = 1'000'000'000;  // gathered elements at one time
+  std::string offload_optimizer = "none";  // where masters and states rest: none (device), cpu
 };
 
 struct Fp16Config {
@@ -68,14 +69,20 @@ struct OptimizerParams {
   bool bias_correction = true;
   bool adam_w_mode = true;  // decoupled weight decay; always true for AdamW
   bool torch_adam = false;  // accepted: there is one Adam here, and it follows torch's arithmetic
-  bool amsgrad = false;     // always false in this version
+  bool amsgrad = false;     // torch's class carries the rule out
+  bool maximize = false;    // likewise
   double momentum = 0;      // SGD
   double dampening = 0;     // SGD
   bool nesterov = false;    // SGD
+  double lr_decay = 0;                   // Adagrad
+  double initial_accumulator_value = 0;  // Adagrad
+  double max_coeff = 10;                 // Lamb
+  double min_coeff = 0.01;               // Lamb
+  bool eps_inside_sqrt = false;          // Lamb
 };
 
 struct OptimizerConfig {
-  std::string type;  // "Adam", "AdamW", "SGD"; "" when the configuration names none
+  std::string type;  // "AdamW", ...; "" when the configuration names none
   OptimizerParams params;
 };
 

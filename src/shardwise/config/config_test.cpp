@@ -414,10 +414,9 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("bf16": {"bf16_master_weights_and_grads": true})",
            R"("bf16": {"bf16_optimizer_states": true})",
            R"("scheduler": {"type": "StepLR", "params": {"step_size": 10}})",
-           R"("optimizer": {"type": "Lion"})",
+           R"("optimizer": {"type": "Adafactor"})",
            R"("optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 5}})",
-           R"("optimizer": {"type": "RMSprop", "params": {"alpha": 0.5}})",
-           R"("optimizer": {"type": "AdamW", "params": {"amsgrad": true}})",
+           R"("optimizer": {"type": "AdamW", "params": {"differentiable": true}})",
            R"("activation_checkpointing": {"profile": true})",
            R"("tensor_parallel": {"autotp_size": 2})",
            R"("tensor_parallel": {"tp": {"tp_size": 2}})",
@@ -472,13 +471,29 @@ TEST(Config, WhatOnlyPythonCarriesOutIsRefusedWithoutIt) {
 TEST(Config, HintsSayWhatToUseInstead) {
   EXPECT_TRUE(contains(error_with(R"("scheduler": {"type": "StepLR"})"),
                        "pass a torch scheduler through initialize(lr_scheduler=)"));
-  EXPECT_TRUE(contains(error_with(R"("optimizer": {"type": "lion"})"),
-                       "optimizer.type: \"Lion\" is known, not available in this version of "
-                       "shardwise; write \"Adam\", \"AdamW\" or \"SGD\""));
+  EXPECT_TRUE(contains(error_with(R"("optimizer": {"type": "lbfgs"})"),
+                       "optimizer.type: \"LBFGS\" is known, not available in this version of "
+                       "shardwise (its rule needs whole parameters, and shards hold pieces of "
+                       "them); write \"Adam\", \"AdamW\", \"SGD\""));
   EXPECT_TRUE(
       contains(error_with(R"("optimizer": {"type": "Adam", "params": {"max_grad_norm": 1}})"),
                "gradient_clipping"));
   EXPECT_TRUE(contains(error_with(R"("amp": {"enabled": true})"), "newer DeepSpeed removed it"));
+}
+
+TEST(Config, EachOptimizerHasItsOwnDefaults) {
+  const Resolved lion = load_with(R"("optimizer": {"type": "lion"})");
+  EXPECT_EQ(lion.config().optimizer.type, "Lion");
+  EXPECT_EQ(lion.config().optimizer.params.lr, 1e-4);
+  EXPECT_EQ(lion.config().optimizer.params.betas[1], 0.99);
+  EXPECT_EQ(lion.origin("optimizer.params.lr"), "default of Lion");
+  const Resolved given = load_with(R"("optimizer": {"type": "Adagrad", "params": {"lr": 0.5}})");
+  EXPECT_EQ(given.config().optimizer.params.lr, 0.5);
+  EXPECT_EQ(given.config().optimizer.params.eps, 1e-10);
+  EXPECT_EQ(load_with(R"("optimizer": {"type": "RMSprop"})").value_json("optimizer.params.alpha"),
+            "0.99");
+  EXPECT_TRUE(contains(error_with(R"("optimizer": {"type": "Lion", "params": {"eps": 1}})"),
+                       "optimizer.params.eps is not a setting of Lion"));
 }
 
 TEST(Config, KeysWithoutEffectAreNoted) {

@@ -161,27 +161,40 @@ void add_offload_fields(FieldList& list) {
 
   const std::string optimizer = zero("offload_optimizer.");
   list.section(zero("offload_optimizer"), "Where optimizer states rest.");
-  list.unavailable(optimizer + "device", one_of({"none", "cpu", "nvme"}, "none").null_too(),
-                   "none: on the device.")
-      .also_off(Value::null());
+  list.acts(optimizer + "device", one_of({"none", "cpu", "nvme"}, "none").null_too(),
+            "none: on the device. cpu: masters and states in host memory, updated there. nvme is not "
+            "available yet.",
+            SW_MEMBER(zero.offload_optimizer));
+  list.no_effect(optimizer + "pin_memory", boolean(true), "Pin the host memory.",
+                 "it is pinned where the parameters are on a GPU")
+      .quiet();
+  const char* of_nvme = "it belongs to device nvme";
+  list.no_effect(optimizer + "nvme_path", text("").or_null(), "Folder on the NVMe disk.", of_nvme)
+      .quiet();
+  list.no_effect(optimizer + "buffer_count", integer(4).min(0), "Buffers between disk and host.",
+                 of_nvme)
+      .quiet();
+  list.no_effect(optimizer + "pipeline_read", boolean(false),
+                 "Read the next tile during an update.", of_nvme)
+      .quiet();
+  list.no_effect(optimizer + "pipeline_write", boolean(false),
+                 "Write the last tile during an update.", of_nvme)
+      .quiet();
+  list.no_effect(optimizer + "fast_init", boolean(false), "Start faster on NVMe.", of_nvme).quiet();
+  list.unavailable(optimizer + "ratio", number(1.0).range(0, 1),
+                   "Share of the update that runs on the CPU.");
+  list.unavailable(optimizer + "super_offload", boolean(false),
+                   "Update in a worker process, overlapped.");
   list.parts(
-      optimizer + "device", optimizer,
-      {{"nvme_path", text("").or_null(), "Folder on the NVMe disk."},
-       {"buffer_count", integer(4).min(0), "Buffers between disk and host."},
-       {"pin_memory", boolean(true), "Pin the host memory."},
-       {"pipeline_read", boolean(false), "Read the next tile during an update."},
-       {"pipeline_write", boolean(false), "Write the last tile during an update."},
-       {"fast_init", boolean(false), "Start faster on NVMe."},
-       {"ratio", number(1.0).range(0, 1), "Share of the update that runs on the CPU."},
-       {"super_offload", boolean(false), "Update in a worker process, overlapped."},
-       {"cpuadam_cores_perc", number(0.8).range(0, 1), "Share of the cores for that process."}});
+      optimizer + "super_offload", optimizer,
+      {{"cpuadam_cores_perc", number(0.8).range(0, 1), "Share of the cores for that process."}});
   list.no_effect("zero_force_ds_cpu_optimizer", boolean(true),
-                 "Offload insists on DeepSpeed's own CPU optimizer.", "nothing is offloaded")
+                 "Offload insists on DeepSpeed's own CPU optimizer.",
+                 "every optimizer runs in host memory")
       .quiet();
-  list.no_effect("zero_allow_untested_optimizer", boolean(false),
-                 "Allow optimizers that were not tried with ZeRO.",
-                 "an optimizer whose rule can run on shards is always allowed, any other never")
-      .quiet();
+  list.checked("zero_allow_untested_optimizer", boolean(false),
+               "A torch optimizer of a class of your own: its rule treats each element by itself, "
+               "so that it can run on shards.");
 
   list.unavailable(zero("cpu_offload"), boolean(false).null_too(),
                    "Old form of offload_optimizer.device = cpu.")

@@ -1,32 +1,71 @@
 #include "shardwise/optim/configured_rule.h"
 
 #include "shardwise/base/check.h"
+#include "shardwise/config/optimizer_types.h"
 
 namespace shardwise::optim {
+namespace {
+
+GroupValues adam_values(const config::OptimizerConfig& optimizer) {
+  const config::OptimizerParams& params = optimizer.params;
+  return {{"lr", params.lr},
+          {"beta1", params.betas[0]},
+          {"beta2", params.betas[1]},
+          {"eps", params.eps},
+          {"weight_decay", params.weight_decay},
+          {"decoupled_weight_decay", optimizer.type == "AdamW" || params.adam_w_mode},
+          {"bias_correction", params.bias_correction}};
+}
+
+}  // namespace
+
+bool needs_torch(const config::OptimizerConfig& optimizer) {
+  return config::is_torch_optimizer(optimizer.type) || optimizer.params.amsgrad ||
+         optimizer.params.maximize;
+}
 
 ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer) {
   const config::OptimizerParams& params = optimizer.params;
   if (optimizer.type.empty()) {
     return {};
   }
+  SW_USER_CHECK(
+      UsageError, !needs_torch(optimizer), "optimizer.type \"", optimizer.type,
+      "\" with these settings is carried out by torch's own class, which needs the Python "
+      "package; write \"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\" or \"Lamb\", without "
+      "amsgrad and maximize");
   if (optimizer.type == "SGD") {
-    return {.rule = "sgd",
-            .with_momentum = params.momentum != 0,
+    return {.rule = {.name = "sgd", .with_momentum = params.momentum != 0},
             .values = {{"lr", params.lr},
                        {"momentum", params.momentum},
                        {"dampening", params.dampening},
                        {"weight_decay", params.weight_decay},
                        {"nesterov", params.nesterov}}};
   }
+  if (optimizer.type == "Lion") {
+    return {.rule = {.name = "lion"},
+            .values = {{"lr", params.lr},
+                       {"beta1", params.betas[0]},
+                       {"beta2", params.betas[1]},
+                       {"weight_decay", params.weight_decay}}};
+  }
+  if (optimizer.type == "Lamb") {
+    GroupValues values = adam_values(optimizer);
+    values.erase("decoupled_weight_decay");
+    values["max_coeff"] = params.max_coeff;
+    values["min_coeff"] = params.min_coeff;
+    values["eps_inside_sqrt"] = params.eps_inside_sqrt;
+    return {.rule = {.name = kLambRule}, .values = values};
+  }
+  if (optimizer.type == "Adagrad") {
+    return {.rule = {.name = "adagrad", .initial_state = params.initial_accumulator_value},
+            .values = {{"lr", params.lr},
+                       {"lr_decay", params.lr_decay},
+                       {"eps", params.eps},
+                       {"weight_decay", params.weight_decay}}};
+  }
   SW_CHECK(optimizer.type == "Adam" || optimizer.type == "AdamW", optimizer.type);
-  return {.rule = "adam",
-          .values = {{"lr", params.lr},
-                     {"beta1", params.betas[0]},
-                     {"beta2", params.betas[1]},
-                     {"eps", params.eps},
-                     {"weight_decay", params.weight_decay},
-                     {"decoupled", optimizer.type == "AdamW" || params.adam_w_mode},
-                     {"bias_correction", params.bias_correction}}};
+  return {.rule = {.name = "adam"}, .values = adam_values(optimizer)};
 }
 
 }  // namespace shardwise::optim

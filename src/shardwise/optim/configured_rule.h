@@ -1,19 +1,20 @@
 // The update rule that a configuration names.
 #pragma once
 
-#include <string>
-
 #include "shardwise/config/config.h"
 #include "shardwise/optim/update_rule.h"
 
 namespace shardwise::optim {
 
 struct ConfiguredRule {
-  std::string rule;            // of make_update_rule; "" when the configuration names no optimizer
-  bool with_momentum = false;  // SGD
-  GroupValues values;          // of the one parameter group
+  RuleOptions rule;    // without a name when the configuration names no optimizer
+  GroupValues values;  // of a parameter group that sets nothing itself
 };
 
+// Whether only torch's own class carries out the rule.
+bool needs_torch(const config::OptimizerConfig& optimizer);
+
+// Throws UsageError for an optimizer that only torch's own class carries out (Python).
 ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer);
 
 }  // namespace shardwise::optim

@@ -1,108 +1,204 @@
 #include "shardwise/optim/update_rule.h"
 
+#include <type_traits>
+#include <utility>
+
 #include "shardwise/base/check.h"
 
 namespace shardwise::optim {
 namespace {
 
-// Reads values of one group and complains about what is missing or left over.
-class GroupReader {
- public:
-  GroupReader(const GroupValues& values, std::size_t group) : values_(values), group_(group) {}
+using kernels::AdagradGroup;
+using kernels::AdamGroup;
+using kernels::LionGroup;
+using kernels::SgdGroup;
 
-  double take(const std::string& key) {
-    const auto at = values_.find(key);
-    SW_USER_CHECK(UsageError, at != values_.end(), "param_groups[", group_, "] lacks '", key,
-                  "'; put it back, the update reads it");
-    ++taken_;
-    return at->second;
-  }
-  bool take_flag(const std::string& key) { return take(key) != 0; }
-  void check_all_taken() const {
-    SW_CHECK_EQ(taken_, values_.size(), "unread hyperparameters in group ", group_);
-  }
+// One hyperparameter: its name and the member of the kernel's group that takes it.
+template <typename Group>
+struct Setting {
+  Setting(const char* key, double Group::* member) : name(key), number(member) {}
+  Setting(const char* key, bool Group::* member) : name(key), flag(member) {}
 
- private:
-  const GroupValues& values_;
-  std::size_t group_;
-  std::size_t taken_ = 0;
+  const char* name;
+  double Group::* number = nullptr;
+  bool Group::* flag = nullptr;
 };
 
-class AdamRule : public UpdateRule {
+template <typename Group>
+using Kernel = void (*)(const kernels::Place&, const kernels::ChunkTable&,
+                        const std::vector<Group>&, const kernels::StepDecision*,
+                        const std::uint8_t*, const std::int32_t*);
+
+// A rule that one kernel carries out.
+template <typename Group>
+class KernelRule : public UpdateRule {
  public:
-  std::string name() const override { return "adam"; }
-  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  KernelRule(std::vector<std::string> states, std::vector<Setting<Group>> settings,
+             Kernel<Group> kernel)
+      : states_(std::move(states)), settings_(std::move(settings)), kernel_(kernel) {}
+
+  std::vector<std::string> state_names() const override { return states_; }
+
+  std::vector<std::string> value_names() const override {
+    std::vector<std::string> names;
+    for (const Setting<Group>& setting : settings_) {
+      names.emplace_back(setting.name);
+    }
+    return names;
+  }
 
   void set_groups(const std::vector<GroupValues>& groups) override {
     groups_.clear();
     for (const GroupValues& values : groups) {
-      GroupReader reader(values, groups_.size());
-      groups_.push_back({.lr = reader.take("lr"),
-                         .beta1 = reader.take("beta1"),
-                         .beta2 = reader.take("beta2"),
-                         .eps = reader.take("eps"),
-                         .weight_decay = reader.take("weight_decay"),
-                         .decoupled_decay = reader.take_flag("decoupled"),
-                         .bias_correction = reader.take_flag("bias_correction")});
-      reader.check_all_taken();
+      groups_.push_back(read(values, groups_.size()));
     }
   }
 
   void run(const kernels::Place& place, const kernels::ChunkTable& table,
            const kernels::StepDecision* decision, const std::uint8_t* active,
            const std::int32_t* step) const override {
-    kernels::adam_update(place, table, groups_, decision, active, step);
+    SW_CHECK(kernel_ != nullptr, "this rule has no kernel");
+    kernel_(place, table, groups_, decision, active, step);
   }
 
- private:
-  std::vector<kernels::AdamGroup> groups_;
-};
-
-class SgdRule : public UpdateRule {
- public:
-  explicit SgdRule(bool with_momentum) : with_momentum_(with_momentum) {}
-  std::string name() const override { return "sgd"; }
-  std::vector<std::string> state_names() const override {
-    return with_momentum_ ? std::vector<std::string>{"momentum_buffer"}
-                          : std::vector<std::string>{};
-  }
-
-  void set_groups(const std::vector<GroupValues>& groups) override {
-    groups_.clear();
-    for (const GroupValues& values : groups) {
-      GroupReader reader(values, groups_.size());
-      groups_.push_back({.lr = reader.take("lr"),
-                         .momentum = reader.take("momentum"),
-                         .dampening = reader.take("dampening"),
-                         .weight_decay = reader.take("weight_decay"),
-                         .nesterov = reader.take_flag("nesterov")});
-      reader.check_all_taken();
-      SW_USER_CHECK(UsageError, with_momentum_ || groups_.back().momentum == 0, "param_groups[",
-                    groups_.size() - 1, "]['momentum'] was 0 when the optimizer was made and is ",
-                    groups_.back().momentum,
-                    " now; no momentum buffer exists. Make the optimizer with momentum.");
+  std::vector<LambGroup> lamb_groups() const override {
+    if constexpr (std::is_same_v<Group, LambGroup>) {
+      return groups_;
+    } else {
+      return {};
     }
   }
 
-  void run(const kernels::Place& place, const kernels::ChunkTable& table,
-           const kernels::StepDecision* decision, const std::uint8_t* active,
-           const std::int32_t* step) const override {
-    kernels::sgd_update(place, table, groups_, decision, active, step);
+ protected:
+  virtual Group read(const GroupValues& values, std::size_t index) const {
+    Group group;
+    for (const Setting<Group>& setting : settings_) {
+      const auto at = values.find(setting.name);
+      SW_USER_CHECK(UsageError, at != values.end(), "param_groups[", index, "] lacks '",
+                    setting.name, "'; put it back, the update reads it");
+      if (setting.number != nullptr) {
+        group.*setting.number = at->second;
+      } else {
+        group.*setting.flag = at->second != 0;
+      }
+    }
+    SW_CHECK_EQ(settings_.size(), values.size(), "unread hyperparameters in group ", index);
+    return group;
+  }
+
+ private:
+  std::vector<std::string> states_;
+  std::vector<Setting<Group>> settings_;
+  Kernel<Group> kernel_;
+  std::vector<Group> groups_;
+};
+
+class SgdRule : public KernelRule<SgdGroup> {
+ public:
+  explicit SgdRule(bool with_momentum)
+      : KernelRule(with_momentum ? std::vector<std::string>{"momentum_buffer"}
+                                 : std::vector<std::string>{},
+                   {{"lr", &SgdGroup::lr},
+                    {"momentum", &SgdGroup::momentum},
+                    {"dampening", &SgdGroup::dampening},
+                    {"weight_decay", &SgdGroup::weight_decay},
+                    {"nesterov", &SgdGroup::nesterov}},
+                   kernels::sgd_update),
+        with_momentum_(with_momentum) {}
+
+ protected:
+  SgdGroup read(const GroupValues& values, std::size_t index) const override {
+    const SgdGroup group = KernelRule::read(values, index);
+    SW_USER_CHECK(UsageError, with_momentum_ || group.momentum == 0, "param_groups[", index,
+                  "]['momentum'] was 0 when the optimizer was made and is ", group.momentum,
+                  " now; no momentum buffer exists. Make the optimizer with momentum.");
+    return group;
   }
 
  private:
   bool with_momentum_;
-  std::vector<kernels::SgdGroup> groups_;
 };
+
+class OutsideRule : public UpdateRule {
+ public:
+  std::vector<std::string> state_names() const override { return {}; }
+  std::vector<std::string> value_names() const override { return {}; }
+  void set_groups(const std::vector<GroupValues>&) override {}
+  void run(const kernels::Place&, const kernels::ChunkTable&, const kernels::StepDecision*,
+           const std::uint8_t*, const std::int32_t*) const override {
+    SW_FAIL(InternalError, "an outside rule has no kernel");
+  }
+};
+
+std::unique_ptr<UpdateRule> make_adam() {
+  return std::make_unique<KernelRule<AdamGroup>>(
+      std::vector<std::string>{"exp_avg", "exp_avg_sq"},
+      std::vector<Setting<AdamGroup>>{{"lr", &AdamGroup::lr},
+                                      {"beta1", &AdamGroup::beta1},
+                                      {"beta2", &AdamGroup::beta2},
+                                      {"eps", &AdamGroup::eps},
+                                      {"weight_decay", &AdamGroup::weight_decay},
+                                      {"decoupled_weight_decay", &AdamGroup::decoupled_decay},
+                                      {"bias_correction", &AdamGroup::bias_correction}},
+      kernels::adam_update);
+}
+
+std::unique_ptr<UpdateRule> make_lion() {
+  return std::make_unique<KernelRule<LionGroup>>(
+      std::vector<std::string>{"exp_avg"},
+      std::vector<Setting<LionGroup>>{{"lr", &LionGroup::lr},
+                                      {"beta1", &LionGroup::beta1},
+                                      {"beta2", &LionGroup::beta2},
+                                      {"weight_decay", &LionGroup::weight_decay}},
+      kernels::lion_update);
+}
+
+std::unique_ptr<UpdateRule> make_adagrad() {
+  return std::make_unique<KernelRule<AdagradGroup>>(
+      std::vector<std::string>{"sum"},
+      std::vector<Setting<AdagradGroup>>{{"lr", &AdagradGroup::lr},
+                                         {"lr_decay", &AdagradGroup::lr_decay},
+                                         {"eps", &AdagradGroup::eps},
+                                         {"weight_decay", &AdagradGroup::weight_decay}},
+      kernels::adagrad_update);
+}
+
+std::unique_ptr<UpdateRule> make_lamb() {
+  return std::make_unique<KernelRule<LambGroup>>(
+      std::vector<std::string>{"exp_avg", "exp_avg_sq"},
+      std::vector<Setting<LambGroup>>{{"lr", &LambGroup::lr},
+                                      {"beta1", &LambGroup::beta1},
+                                      {"beta2", &LambGroup::beta2},
+                                      {"eps", &LambGroup::eps},
+                                      {"weight_decay", &LambGroup::weight_decay},
+                                      {"max_coeff", &LambGroup::max_coeff},
+                                      {"min_coeff", &LambGroup::min_coeff},
+                                      {"bias_correction", &LambGroup::bias_correction},
+                                      {"eps_inside_sqrt", &LambGroup::eps_inside_sqrt}},
+      nullptr);
+}
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_update_rule(const std::string& name, bool with_momentum) {
-  if (name == "adam") {
-    return std::make_unique<AdamRule>();
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options) {
+  if (options.name == "adam") {
+    return make_adam();
   }
-  SW_USER_CHECK(UsageError, name == "sgd", "no update rule '", name, "'; there are adam and sgd");
-  return std::make_unique<SgdRule>(with_momentum);
+  if (options.name == "lion") {
+    return make_lion();
+  }
+  if (options.name == "adagrad") {
+    return make_adagrad();
+  }
+  if (options.name == kLambRule) {
+    return make_lamb();
+  }
+  if (options.name == kOutsideRule) {
+    return std::make_unique<OutsideRule>();
+  }
+  SW_USER_CHECK(UsageError, options.name == "sgd", "no update rule '", options.name,
+                "'; there are adam, sgd, lion, adagrad and lamb");
+  return std::make_unique<SgdRule>(options.with_momentum);
 }
 
 }  // namespace shardwise::optim

@@ -13,23 +13,52 @@ namespace shardwise::optim {
 // Hyperparameters of one parameter group by name, flags as 0 or 1.
 using GroupValues = std::map<std::string, double>;
 
+// Which rule, and what is settled when its states are made.
+struct RuleOptions {
+  std::string name;  // "adam" (and AdamW), "sgd", "lion", "adagrad", kLambRule, kOutsideRule
+  bool with_momentum = false;  // sgd: keep a momentum buffer
+  double initial_state = 0;    // what every element of the states starts from
+};
+
+// A rule that somebody else carries out, such as a torch.optim object; it keeps its own states.
+inline constexpr const char* kOutsideRule = "outside";
+
+// LAMB, whose steps depend on norms of whole parameters; zero/lamb.h carries it out.
+inline constexpr const char* kLambRule = "lamb";
+
+// One parameter group of LAMB.
+struct LambGroup {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double max_coeff = 10.0;
+  double min_coeff = 0.01;
+  bool bias_correction = true;
+  bool eps_inside_sqrt = false;
+};
+
 // An algorithm that updates each element from its own gradient, weight and states (fp32). The
 // hyperparameters are set anew before every step, so schedules need nothing special.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  virtual std::string name() const = 0;
-  // "exp_avg", "exp_avg_sq", "momentum_buffer": torch's names; at most two.
+  // "exp_avg", "exp_avg_sq", "momentum_buffer", "sum": torch's names; at most two.
   virtual std::vector<std::string> state_names() const = 0;
+  // What it reads of each group.
+  virtual std::vector<std::string> value_names() const = 0;
   // Throws UsageError for a missing hyperparameter, naming group and key.
   virtual void set_groups(const std::vector<GroupValues>& groups) = 0;
   // See kernels/update.h; runs on place's stream.
   virtual void run(const kernels::Place& place, const kernels::ChunkTable& table,
                    const kernels::StepDecision* decision, const std::uint8_t* active,
                    const std::int32_t* step) const = 0;
+  // Of kLambRule, as set last.
+  virtual std::vector<LambGroup> lamb_groups() const { return {}; }
 };
 
-// "adam" (Adam and AdamW: `decoupled` decides) or "sgd". SGD keeps its buffer only `with_momentum`.
-std::unique_ptr<UpdateRule> make_update_rule(const std::string& name, bool with_momentum);
+// Throws UsageError for an unknown name.
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options);
 
 }  // namespace shardwise::optim

@@ -25,7 +25,7 @@ struct ParameterSpec {
   std::vector<std::string> aliases;  // other names of the same tensor (tied weights)
   at::Tensor tensor;                 // the leaf; its storage is taken over
   at::ScalarType dtype;              // dtype to train in
-  int group = 0;                     // index of the optimizer's parameter group
+  int group = 0;                     // index of the optimizer's parameter group; -1: in none
 };
 
 // What a front end says about one unit. `uses` lists units whose parameters this unit reads too
@@ -44,7 +44,7 @@ struct Parameter {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   Range place;         // elements within the segment
-  int group = 0;       // parameter group of the optimizer; -1 when not trainable
+  int group = 0;       // parameter group of the optimizer; -1: none moves it
   int trainable = -1;  // index among all trainable parameters; -1 when not trainable
 };
 

@@ -104,10 +104,14 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                reducer_options(options.config, plan_, channels_.reduce->size())),
       driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_)),
       full_state_(registry_, channels_, plan_) {
-  if (!options_.rule.empty()) {
+  if (!options_.rule.name.empty()) {
     optimizer_ = std::make_unique<zero::ShardedOptimizer>(
-        registry_, reducer_, optim::make_update_rule(options_.rule, options_.with_momentum), plan_,
-        channels_.gather->rank());
+        registry_, reducer_,
+        zero::ShardedOptimizerOptions{.rule = options_.rule,
+                                      .plan = plan_,
+                                      .rank = channels_.gather->rank(),
+                                      .offload = options_.config.zero.offload_optimizer == "cpu",
+                                      .channel = channels_.reduce.get()});
     boundary_ = std::make_unique<zero::Boundary>(*channels_.reduce, options_.device,
                                                  registry_.trainable_count(),
                                                  optimizer_->norm_chunk_count(), boundary_rule());
@@ -250,6 +254,26 @@ at::Tensor Engine::full_tensor(int parameter, const std::string& kind) {
   return gradient;
 }
 
+at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
+  return full_state_.assemble(parameter, piece);
+}
+
+void Engine::assign_group(const std::vector<int>& parameters, int group) {
+  for (const int parameter : parameters) {
+    const params::ParameterAddress& address = registry_.parameters().at(parameter);
+    SW_USER_CHECK(UsageError, address.parameter().trainable >= 0, "add_param_group(): parameter ",
+                  address.parameter().name,
+                  " was frozen when initialize() was called and has no place for gradients; unfreeze "
+                  "it before initialize() and leave it out of the groups until it is to train");
+  }
+  optimizer_->assign_group(parameters, group);
+  for (const int parameter : parameters) {
+    const params::ParameterAddress& address = registry_.parameters().at(parameter);
+    boundary_->restart_steps(address.parameter().trainable);
+    order_hash_.add(comm::Collective::kBroadcast, address.unit);  // ranks do it alike
+  }
+}
+
 void Engine::set_parameter(int parameter, const at::Tensor& value) {
   gatherer_.release_all();
   full_state_.set(parameter, value, optimizer_.get());
@@ -264,10 +288,6 @@ void Engine::broadcast(const at::Tensor& tensor, const std::string& what) {
       tensor.copy_(contiguous);
     }
   }
-}
-
-params::StateView Engine::state_view() const {
-  return optimizer_ ? optimizer_->state_view() : params::StateView{};
 }
 
 MemoryReport Engine::memory_report(params::Tier tier) const {

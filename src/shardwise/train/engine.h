@@ -23,8 +23,7 @@ namespace shardwise::train {
 struct EngineOptions {
   config::Config config;
   at::Device device = at::kCPU;
-  std::string rule;            // update rule; "" trains nothing (evaluation, gradients only)
-  bool with_momentum = false;  // SGD
+  optim::RuleOptions rule;  // without a name: trains nothing (evaluation, gradients only)
   // What must be the same on all ranks besides the parameters, one setting a line.
   std::string settings;
 };
@@ -50,8 +49,6 @@ class Engine {
   zero::UnitDriver& driver() { return *driver_; }
   const params::Registry& registry() const { return registry_; }
 
-  // Throws UsageError if somebody replaced a parameter's data.
-  void check_intact() const { registry_.check_intact(); }
   // loss ÷ divisor × loss scale, differentiable; no synchronisation.
   at::Tensor scale_loss(const at::Tensor& loss, double divisor) const;
   // The end of an accumulation window: reduces, decides, updates, clears the gradients. Throws
@@ -67,13 +64,21 @@ class Engine {
   // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.
   at::Tensor full_tensor(int parameter, const std::string& kind);
   void set_parameter(int parameter, const at::Tensor& value);
+  // A whole tensor from the pieces that the ranks hold of a state of an outside rule, in the shape of
+  // ShardedOptimizer::pieces; undefined if no rank has one. Collective.
+  at::Tensor assemble(int parameter, const at::Tensor& piece);
+
+  // Null without a rule.
+  zero::ShardedOptimizer* optimizer() const { return optimizer_.get(); }
+  // Trainable parameters join a parameter group and count their steps anew. The next step fails if
+  // other ranks do not do the same.
+  void assign_group(const std::vector<int>& parameters, int group);
   // One unit's parameters are readable until close_unit; collective.
   void open_unit(int unit) { gatherer_.open(unit); }
   void close_unit(int unit) { gatherer_.close(unit); }
   // Rank 0's values for everybody; collective.
   void broadcast(const at::Tensor& tensor, const std::string& what);
 
-  params::StateView state_view() const;
   MemoryReport memory_report(params::Tier tier) const;
   bool communication_failed() const {
     return channels_.gather->failed() || channels_.reduce->failed();

@@ -148,7 +148,7 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
     }
     // Every element of every parameter is held by somebody, and can be overwritten.
     std::int64_t held = 0;
-    for (const params::StatePiece& piece : model.engine().state_view()) {
+    for (const params::StatePiece& piece : model.engine().optimizer()->state_view()) {
       held += piece.data.numel();
     }
     const at::Tensor counts = at::zeros({world}, at::kLong);

@@ -30,7 +30,6 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
   const EngineOptions options{.config = config_,
                               .device = rank_.device,
                               .rule = rule_.rule,
-                              .with_momentum = rule_.with_momentum,
                               .settings = settings_of(config, model_) + "\n" + settings};
   core_ = std::make_unique<Engine>(options, rank_.channels,
                                    model_.units(precision::dtype_of(config_.model_dtype())));
@@ -106,7 +105,7 @@ optim::GroupValues LayeredEngine::scheduled_values() {
         config_.scheduler.params.last_batch_iteration + global_steps_ - skipped_steps_;
     const optim::ScheduleValues now = schedule_->values(iteration, {values.at("lr")});
     values["lr"] = now.lr[0];
-    if (!now.momenta.empty() && rule_.rule == "adam") {
+    if (!now.momenta.empty() && values.count("beta1") > 0) {
       values["beta1"] = now.momenta[0];
       values["beta2"] = optim::kOneCycleSecondBeta;
     }

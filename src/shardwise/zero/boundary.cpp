@@ -96,6 +96,11 @@ void Boundary::decide(const kernels::Place& place, const kernels::ChunkTable& ta
   pending_ = true;
 }
 
+void Boundary::restart_steps(int trainable) {
+  constexpr std::int64_t kBytes = sizeof(std::int32_t);
+  memory_.steps.tensor().narrow(0, kBytes * trainable, kBytes).zero_();
+}
+
 const std::optional<BoundaryResult>& Boundary::result() {
   if (pending_) {
     copied_.synchronize();

@@ -51,6 +51,9 @@ class Boundary {
   // The last decision, waiting for it if need be; nothing before the first decide().
   const std::optional<kernels::BoundaryResult>& result();
 
+  // The parameter's own step count becomes 0.
+  void restart_steps(int trainable);
+
   // For the update kernels, memory of the device.
   const kernels::StepDecision* decision() const {
     return memory_.decision.as<kernels::StepDecision>();

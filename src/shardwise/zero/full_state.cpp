@@ -39,8 +39,34 @@ at::Tensor FullState::get(int index, const std::string& kind, const ShardedOptim
   }
   const params::ShardHandle handle =
       kind == "master" ? optimizer->master(segment) : optimizer->state(segment, kind);
-  return handle.data().defined() ? cut(whole_segment(segment, handle.data()), address.parameter())
-                                 : at::Tensor();
+  if (!handle.data().defined()) {
+    return {};
+  }
+  const at::Tensor data = handle.data().to(segment.shard.data().device());
+  return cut(whole_segment(segment, data), address.parameter());
+}
+
+at::Tensor FullState::assemble(int index, const at::Tensor& piece) {
+  const at::NoGradGuard no_grad;
+  if (!plan_.shard_optimizer) {
+    return piece.defined() ? piece.clone() : piece;
+  }
+  const params::ParameterAddress& address = registry_.parameters().at(index);
+  const Segment& segment = *address.segment;
+  const auto options = segment.shard.data().options().dtype(at::kFloat);
+  const at::Tensor here = at::full({1}, piece.defined() ? 1.0 : 0.0, options);
+  const at::Tensor anywhere = at::empty({channels_.gather->size()}, options);
+  channels_.gather->all_gather(anywhere, here, segment.name)->wait();
+  if (anywhere.sum().item<float>() == 0) {
+    return {};
+  }
+  const at::Tensor shard = at::zeros({segment.layout.shard_numel}, options);
+  if (piece.defined()) {
+    const params::Range range = segment.layout.shard_of(channels_.gather->rank());
+    const params::Range mine = params::intersect(address.parameter().place, range);
+    shard.narrow(0, mine.begin - range.begin, mine.size()).copy_(piece);
+  }
+  return cut(whole_segment(segment, shard), address.parameter());
 }
 
 at::Tensor FullState::gradient(int index, Reducer& reducer) {
@@ -86,7 +112,7 @@ void FullState::set(int index, const at::Tensor& value, ShardedOptimizer* optimi
   if (!segment.sharded) {
     segment.remember_versions();
   }
-  if (optimizer != nullptr && segment.trainable && segment.dtype != at::kFloat) {
+  if (optimizer != nullptr && segment.trainable && optimizer->has_own_master(segment)) {
     write(optimizer->master(segment).data(), plan_.shard_optimizer ? shard : everything);
   }
 }

@@ -22,6 +22,9 @@ class FullState {
   // The gradient averaged over ranks, still multiplied with the loss scale. Undefined where there
   // is no gradient.
   at::Tensor gradient(int parameter, Reducer& reducer);
+  // One tensor from the pieces that the ranks hold of it, as ShardedOptimizer::pieces cuts them;
+  // undefined if no rank has one.
+  at::Tensor assemble(int parameter, const at::Tensor& piece);
   // Overwrites a parameter, and its master, with `value` (same shape, equal on all ranks).
   void set(int parameter, const at::Tensor& value, ShardedOptimizer* optimizer);
   // The parameters of the unit's sharded segments become whole, ordinary tensors.

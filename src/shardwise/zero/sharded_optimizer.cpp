@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/zero/lamb.h"
 
 namespace shardwise::zero {
 namespace {
@@ -45,6 +46,14 @@ bool same(const kernels::ShardPointers& a, const kernels::ShardPointers& b) {
          a.parameter_dtype == b.parameter_dtype && a.gradient_dtype == b.gradient_dtype;
 }
 
+// A copy of `count` items on the device, for the host; waits for it.
+template <typename T>
+at::Tensor to_host(const T* items, std::int64_t count, at::Device device) {
+  const auto bytes = count * static_cast<std::int64_t>(sizeof(T));
+  return at::from_blob(const_cast<T*>(items), {bytes}, at::TensorOptions(at::kByte).device(device))
+      .to(at::kCPU);
+}
+
 // Pieces of at most kMaxChunk elements of everything that a segment has within `range`.
 void append_chunks(const Segment& segment, const Range& range,
                    std::vector<kernels::Chunk>& chunks) {
@@ -64,12 +73,11 @@ void append_chunks(const Segment& segment, const Range& range,
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reducer& reducer,
-                                   std::unique_ptr<optim::UpdateRule> rule, ZeroPlan plan, int rank)
+                                   const ShardedOptimizerOptions& options)
     : registry_(registry),
       reducer_(reducer),
-      rule_(std::move(rule)),
-      plan_(plan),
-      rank_(rank),
+      options_(options),
+      rule_(optim::make_update_rule(options.rule)),
       shards_(registry.segments().size()) {
   const at::NoGradGuard no_grad;
   for (Segment* segment : registry_.segments()) {
@@ -77,66 +85,106 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
       make_shard(*segment);
     }
   }
-  own_ = make_table(/*own_slice_only=*/true);
-  if (!plan_.shard_optimizer) {
-    whole_ = make_table(/*own_slice_only=*/false);
-  }
+  make_tables();
 }
 
 void ShardedOptimizer::make_shard(Segment& segment) {
   Shard& shard = shards_[segment.id];
   kernel_dtype(segment.dtype, segment.name);  // refuses other dtypes
-  shard.range =
-      plan_.shard_optimizer ? segment.layout.shard_of(rank_) : Range{0, segment.layout.numel};
-  shard.parameter = plan_.shard_optimizer ? segment.shard : ShardHandle(segment.full);
+  const bool sliced = options_.plan.shard_optimizer;
+  shard.range = sliced ? segment.layout.shard_of(options_.rank) : Range{0, segment.layout.numel};
+  shard.parameter = sliced ? segment.shard : ShardHandle(segment.full);
   if (segment.dtype == at::kFloat) {
     shard.master = shard.parameter;
   } else {
     shard.master = segment.initial_fp32;
     segment.initial_fp32 = ShardHandle();
   }
+  if (options_.offload) {
+    offload(shard, segment.dtype);
+  }
   if (!segment.sharded) {
     segment.remember_versions();
   }
+  const bool pinned = options_.offload && !shard.parameter.data().is_cpu();
+  const auto like_master = shard.master.data().options().pinned_memory(pinned);
   for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
-    shard.states.emplace_back(at::zeros_like(shard.master.data()));
+    shard.states.emplace_back(
+        at::full(shard.range.size(), options_.rule.initial_state, like_master),
+        shard.master.tier());
   }
 }
 
-ShardedOptimizer::Table ShardedOptimizer::make_table(bool own_slice_only) const {
+// The master moves to the host: pinned memory where the parameters are on a GPU.
+void ShardedOptimizer::offload(Shard& shard, at::ScalarType dtype) {
+  const at::Tensor& parameter = shard.parameter.data();
+  const bool on_gpu = !parameter.is_cpu();
+  const auto host = [&](at::ScalarType type) {
+    return ShardHandle(at::empty(parameter.sizes(), at::TensorOptions(type).pinned_memory(on_gpu)),
+                       params::Tier::kPinnedHost);
+  };
+  if (on_gpu || dtype == at::kFloat) {
+    const ShardHandle master = host(at::kFloat);
+    master.data().copy_(shard.master.data());
+    shard.master = master;
+  } else {
+    shard.master = ShardHandle(shard.master.data(), params::Tier::kPinnedHost);
+  }
+  if (on_gpu && dtype != at::kFloat) {
+    shard.parameter_on_host = host(dtype);
+  }
+}
+
+void ShardedOptimizer::make_tables() {
+  own_ = make_table(/*for_norm=*/true);
+  if (has_update_table()) {
+    update_ = make_table(/*for_norm=*/false);
+  }
+}
+
+ShardedOptimizer::Table ShardedOptimizer::make_table(bool for_norm) const {
   std::vector<kernels::Chunk> chunks;
-  at::Device device = at::kCPU;
+  Table table;
+  table.for_norm = for_norm;
   for (const Segment* segment : registry_.segments()) {
     if (segment->trainable) {
-      device = segment->shard.data().device();
+      if (for_norm || !options_.offload) {
+        table.device = segment->shard.data().device();
+      }
       append_chunks(*segment,
-                    own_slice_only ? segment->layout.shard_of(rank_) : shards_[segment->id].range,
+                    for_norm ? segment->layout.shard_of(options_.rank) : shards_[segment->id].range,
                     chunks);
     }
   }
-  Table table;
   table.chunk_count = static_cast<std::int64_t>(chunks.size());
-  table.chunks = upload(chunks, device);
-  refresh(table, own_slice_only);
+  table.chunks = upload(chunks, table.device);
+  refresh(table);
   return table;
 }
 
+// What the update of a segment reads, where it was reduced.
+at::Tensor ShardedOptimizer::gradient(const Segment& segment) const {
+  return options_.plan.shard_optimizer ? reducer_.shard(segment) : reducer_.whole(segment);
+}
+
 // Handles are asked for their data each time; the copy on the device is renewed when it has moved.
-void ShardedOptimizer::refresh(Table& table, bool own_slice_only) const {
+void ShardedOptimizer::refresh(Table& table) const {
   std::vector<kernels::ShardPointers> pointers(shards_.size());
-  at::Device device = at::kCPU;
   for (const Segment* segment : registry_.segments()) {
     if (!segment->trainable || segment->layout.numel == 0) {
       continue;
     }
     const Shard& shard = shards_[segment->id];
-    device = shard.master.data().device();
     kernels::ShardPointers& entry = pointers[segment->id];
-    const at::Tensor gradient = own_slice_only || plan_.shard_optimizer ? reducer_.shard(*segment)
-                                                                        : reducer_.whole(*segment);
+    at::Tensor gradient = table.for_norm ? reducer_.shard(*segment) : this->gradient(*segment);
+    if (!table.for_norm && shard.gradient_on_host.data().defined()) {
+      gradient = shard.gradient_on_host.data();
+    }
     entry.gradient = gradient.data_ptr();
     entry.gradient_dtype = kernel_dtype(gradient.scalar_type(), segment->name);
-    entry.parameter = shard.parameter.data().data_ptr();
+    // Memory of a GPU is out of reach for the CPU kernels of offload; see run_on_host.
+    const at::Tensor& parameter = shard.parameter.data();
+    entry.parameter = options_.offload && !parameter.is_cpu() ? nullptr : parameter.data_ptr();
     entry.parameter_dtype = kernel_dtype(segment->dtype, segment->name);
     entry.master = shard.master.data().data_ptr<float>();
     for (std::size_t i = 0; i < shard.states.size(); ++i) {
@@ -145,7 +193,7 @@ void ShardedOptimizer::refresh(Table& table, bool own_slice_only) const {
   }
   if (!std::equal(pointers.begin(), pointers.end(), table.uploaded.begin(), table.uploaded.end(),
                   same)) {
-    table.pointers = upload(pointers, device);
+    table.pointers = upload(pointers, table.device);
     table.uploaded = std::move(pointers);
   }
   table.view = {.chunks = table.chunks.as<kernels::Chunk>(),
@@ -155,7 +203,7 @@ void ShardedOptimizer::refresh(Table& table, bool own_slice_only) const {
 }
 
 const kernels::ChunkTable& ShardedOptimizer::norm_table() {
-  refresh(own_, /*own_slice_only=*/true);
+  refresh(own_);
   return own_.view;
 }
 
@@ -169,9 +217,18 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
   rule_->set_groups(groups);
 }
 
+void ShardedOptimizer::assign_group(const std::vector<int>& parameters, int group) {
+  for (const int parameter : parameters) {
+    const params::ParameterAddress& address = registry_.parameters().at(parameter);
+    SW_CHECK(address.parameter().trainable >= 0, address.parameter().name, " does not train");
+    address.segment->parameters[address.slot].group = group;
+  }
+  make_tables();
+}
+
 void ShardedOptimizer::check_unchanged() const {
   for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable && !segment->sharded && segment->dtype != at::kFloat) {
+    if (segment->trainable && !segment->sharded && has_own_master(*segment)) {
       const params::Parameter* changed = segment->changed_in_place();
       SW_USER_CHECK(UsageError, changed == nullptr, "parameter ", changed->name,
                     " was changed in place since the last step; its fp32 master weight was not, "
@@ -180,10 +237,155 @@ void ShardedOptimizer::check_unchanged() const {
   }
 }
 
-void ShardedOptimizer::update(const kernels::Place& place, const Boundary& boundary) {
-  Table& table = plan_.shard_optimizer ? own_ : whole_;
-  refresh(table, plan_.shard_optimizer);
-  rule_->run(place, table.view, boundary.decision(), boundary.active(), boundary.steps());
+void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
+  if (options_.rule.name == optim::kOutsideRule) {
+    run_outside(boundary);
+  } else if (options_.rule.name == optim::kLambRule) {
+    run_lamb(boundary);
+  } else if (options_.offload) {
+    run_on_host(boundary);
+  } else {
+    Table& table = has_update_table() ? update_ : own_;
+    refresh(table);
+    rule_->run(place, table.view, boundary.decision(), boundary.active(), boundary.steps());
+  }
+  note_update();
+}
+
+// Copies of the masters in the training dtype become the parameters.
+void ShardedOptimizer::write_parameters() {
+  for (const Segment* segment : registry_.segments()) {
+    if (!segment->trainable || !has_own_master(*segment)) {
+      continue;
+    }
+    const Shard& shard = shards_[segment->id];
+    const at::Tensor& rounded = shard.parameter_on_host.data();
+    if (rounded.defined()) {
+      rounded.copy_(shard.master.data());
+    }
+    shard.parameter.data().copy_(rounded.defined() ? rounded : shard.master.data(),
+                                 /*non_blocking=*/true);
+  }
+}
+
+void ShardedOptimizer::run_outside(Boundary& boundary) {
+  if (boundary.result()->applied == 0) {
+    return;
+  }
+  outside_(piece_gradients(boundary));
+  write_parameters();
+}
+
+void ShardedOptimizer::run_lamb(Boundary& boundary) {
+  if (boundary.result()->applied == 0) {
+    return;
+  }
+  const std::vector<MasterPiece> masters = pieces();
+  const std::vector<at::Tensor> gradients = piece_gradients(boundary);
+  const at::Tensor steps = to_host(boundary.steps(), registry_.trainable_count(), own_.device);
+  const std::vector<optim::LambGroup> groups = rule_->lamb_groups();
+  std::vector<LambPiece> moving;
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    const params::ParameterAddress& address = registry_.parameters()[masters[i].parameter];
+    const params::Parameter& parameter = address.parameter();
+    if (gradients[i].defined() && parameter.group >= 0) {
+      const Shard& shard = shards_[address.segment->id];
+      moving.push_back(
+          {.master = masters[i].data,
+           .exp_avg = piece(shard.states[0].data(), address),
+           .exp_avg_sq = piece(shard.states[1].data(), address),
+           .gradient = gradients[i],
+           .group = groups[parameter.group],
+           .parameter = parameter.trainable,
+           .step = static_cast<const std::int32_t*>(steps.data_ptr())[parameter.trainable]});
+    }
+  }
+  lamb_update(moving, registry_.trainable_count(),
+              options_.plan.shard_optimizer ? options_.channel : nullptr, own_.device);
+  write_parameters();
+}
+
+void ShardedOptimizer::run_on_host(Boundary& boundary) {
+  if (boundary.result()->applied == 0) {
+    return;
+  }
+  // Waiting for the copies below also ends those of the last step from the buffers on the host.
+  bool on_gpu = false;
+  for (const Segment* segment : registry_.segments()) {
+    if (segment->trainable && !shards_[segment->id].parameter.data().is_cpu()) {
+      Shard& shard = shards_[segment->id];
+      const at::Tensor gradient = this->gradient(*segment);
+      const at::Tensor& held = shard.gradient_on_host.data();
+      if (!held.defined() || held.scalar_type() != gradient.scalar_type()) {
+        shard.gradient_on_host =
+            ShardHandle(at::empty(gradient.sizes(),
+                                  at::TensorOptions(gradient.scalar_type()).pinned_memory(true)),
+                        params::Tier::kPinnedHost);
+      }
+      shard.gradient_on_host.data().copy_(gradient, /*non_blocking=*/true);
+      on_gpu = true;
+    }
+  }
+  const at::Device device = own_.device;
+  const at::Tensor decision = to_host(boundary.decision(), 1, device);
+  const at::Tensor active = to_host(boundary.active(), registry_.trainable_count(), device);
+  const at::Tensor steps = to_host(boundary.steps(), registry_.trainable_count(), device);
+  refresh(update_);
+  rule_->run(place_on(at::kCPU), update_.view,
+             static_cast<const kernels::StepDecision*>(decision.data_ptr()),
+             static_cast<const std::uint8_t*>(active.data_ptr()),
+             static_cast<const std::int32_t*>(steps.data_ptr()));
+  if (on_gpu) {
+    write_parameters();
+  }
+}
+
+// This rank's part of a parameter in `flat`, which covers the segment's update range.
+at::Tensor ShardedOptimizer::piece(const at::Tensor& flat,
+                                   const params::ParameterAddress& address) const {
+  const params::Parameter& parameter = address.parameter();
+  const Range& range = shards_[address.segment->id].range;
+  const Range mine = params::intersect(parameter.place, range);
+  if (!options_.plan.shard_optimizer) {
+    return flat.as_strided(parameter.sizes, parameter.strides, mine.begin);
+  }
+  return mine.size() == 0 ? flat.narrow(0, 0, 0)
+                          : flat.narrow(0, mine.begin - range.begin, mine.size());
+}
+
+std::vector<MasterPiece> ShardedOptimizer::pieces() const {
+  std::vector<MasterPiece> pieces;
+  for (std::size_t i = 0; i < registry_.parameters().size(); ++i) {
+    const params::ParameterAddress& address = registry_.parameters()[i];
+    if (address.parameter().trainable >= 0) {
+      const at::Tensor piece = this->piece(shards_[address.segment->id].master.data(), address);
+      if (piece.numel() > 0) {
+        pieces.push_back({static_cast<int>(i), piece});
+      }
+    }
+  }
+  return pieces;
+}
+
+std::vector<at::Tensor> ShardedOptimizer::piece_gradients(const Boundary& boundary) const {
+  const at::Tensor active = to_host(boundary.active(), registry_.trainable_count(), own_.device);
+  const float multiplier = static_cast<const kernels::StepDecision*>(
+                               to_host(boundary.decision(), 1, own_.device).data_ptr())
+                               ->gradient_multiplier;
+  std::vector<at::Tensor> gradients;
+  for (const MasterPiece& piece : pieces()) {
+    const params::ParameterAddress& address = registry_.parameters()[piece.parameter];
+    if (active.data_ptr<std::uint8_t>()[address.parameter().trainable] == 0) {
+      gradients.emplace_back();
+      continue;
+    }
+    const at::Tensor reduced = this->piece(gradient(*address.segment), address);
+    gradients.push_back(at::empty_like(piece.data).copy_(reduced).mul_(multiplier));
+  }
+  return gradients;
+}
+
+void ShardedOptimizer::note_update() {
   for (Segment* segment : registry_.segments()) {
     for (const params::Parameter& parameter : segment->parameters) {
       if (parameter.trainable >= 0) {
@@ -197,7 +399,7 @@ void ShardedOptimizer::update(const kernels::Place& place, const Boundary& bound
 }
 
 void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash) {
-  if (!plan_.shard_optimizer) {
+  if (!options_.plan.shard_optimizer) {
     return;
   }
   std::vector<comm::WorkPtr> work;
@@ -216,6 +418,11 @@ void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash) {
 
 const ShardHandle& ShardedOptimizer::master(const Segment& segment) const {
   return shards_[segment.id].master;
+}
+
+bool ShardedOptimizer::has_own_master(const Segment& segment) const {
+  const Shard& shard = shards_[segment.id];
+  return !shard.master.data().is_same(shard.parameter.data());
 }
 
 ShardHandle ShardedOptimizer::state(const Segment& segment, const std::string& name) const {
@@ -260,13 +467,18 @@ std::int64_t ShardedOptimizer::bytes(params::Tier tier) const {
     bytes += handle.tier() == tier ? handle.bytes() : 0;
   };
   for (const Segment* segment : registry_.segments()) {
+    if (!segment->trainable) {
+      continue;
+    }
     const Shard& shard = shards_[segment->id];
-    if (segment->dtype != at::kFloat) {
+    if (has_own_master(*segment)) {
       add(shard.master);
     }
     for (const ShardHandle& state : shard.states) {
       add(state);
     }
+    add(shard.gradient_on_host);
+    add(shard.parameter_on_host);
   }
   return bytes;
 }

@@ -1,6 +1,7 @@
 // Master weights and optimizer states as shards, and the fused update over them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,12 +17,31 @@
 
 namespace shardwise::zero {
 
+struct ShardedOptimizerOptions {
+  optim::RuleOptions rule;
+  ZeroPlan plan;
+  int rank = 0;
+  // Masters and states rest in host memory, where the CPU kernels update them.
+  bool offload = false;
+  comm::Channel* channel = nullptr;  // for the norms of LAMB
+};
+
+// This rank's part of one parameter's master, fp32: flat, or at stage 0 the whole in its own shape.
+struct MasterPiece {
+  int parameter = -1;  // index in the registry
+  at::Tensor data;
+};
+
+// A rule outside of this library. Gets the gradients of the pieces in their order, fp32 and ready
+// to apply, undefined where the parameter does not move; changes the pieces in place.
+using OutsideUpdate = std::function<void(const std::vector<at::Tensor>& gradients)>;
+
 // Each rank updates its slice of every trainable segment (stage 0: all of it) and, where parameters
 // are whole but slices were updated, gathers the new ones. One kernel launch serves all segments.
 class ShardedOptimizer {
  public:
   ShardedOptimizer(const params::Registry& registry, const Reducer& reducer,
-                   std::unique_ptr<optim::UpdateRule> rule, ZeroPlan plan, int rank);
+                   const ShardedOptimizerOptions& options);
 
   // This rank's slices, for the norm. Valid on the device of the parameters.
   const kernels::ChunkTable& norm_table();
@@ -29,23 +49,31 @@ class ShardedOptimizer {
 
   // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
   void set_groups(const std::vector<optim::GroupValues>& groups);
-  // Throws UsageError if somebody changed 16-bit parameters in place since the last update: their
-  // fp32 masters would undo it.
+  // Another parameter group for trainable parameters; their states stay.
+  void assign_group(const std::vector<int>& parameters, int group);
+  // Throws UsageError if somebody changed parameters with masters of their own in place since the
+  // last update: their masters would undo it.
   void check_unchanged() const;
-  // Applies the boundary's decision.
-  void update(const kernels::Place& place, const Boundary& boundary);
+  // Applies the boundary's decision. The host waits for it if the rule or the states are elsewhere.
+  void update(const kernels::Place& place, Boundary& boundary);
   // Stages 1–2 and units that stay gathered: everybody gets the new parameters.
   void gather_updated(comm::Channel& channel, OrderHash& hash);
 
-  // fp32 slice [update range] of a trainable segment; the parameter itself in fp32 training.
+  // Pieces with elements, in the order of the parameters; for an outside rule.
+  std::vector<MasterPiece> pieces() const;
+  void set_outside_update(OutsideUpdate update) { outside_ = std::move(update); }
+
+  // fp32 slice [update range] of a trainable segment; the parameter itself in fp32 training without
+  // offload.
   const params::ShardHandle& master(const params::Segment& segment) const;
+  // Whether the master is memory of its own.
+  bool has_own_master(const params::Segment& segment) const;
   // State `name` of a segment; an undefined handle if the rule has no such state.
   params::ShardHandle state(const params::Segment& segment, const std::string& name) const;
   // This rank's pieces of masters and states.
   params::StateView state_view() const;
-  // Of masters of 16-bit parameters and of states that lie in this tier.
+  // Of masters with memory of their own, of states, and of buffers between host and device.
   std::int64_t bytes(params::Tier tier) const;
-  const optim::UpdateRule& rule() const { return *rule_; }
 
  private:
   struct Shard {
@@ -53,27 +81,42 @@ class ShardedOptimizer {
     params::ShardHandle master;
     std::vector<params::ShardHandle> states;
     params::Range range;  // within the segment
+    // Offload from a GPU: pinned memory for the gradient and for a 16-bit copy of the master.
+    params::ShardHandle gradient_on_host, parameter_on_host;
   };
-  // Chunk descriptors and segment pointers in device memory.
+  // Chunk descriptors and segment pointers in memory of the place that works on them.
   struct Table {
     DeviceArray chunks, pointers;
     std::vector<kernels::ShardPointers> uploaded;
     std::int64_t chunk_count = 0;
     kernels::ChunkTable view;
+    bool for_norm = true;
+    at::Device device = at::kCPU;
   };
 
   void make_shard(params::Segment& segment);
-  Table make_table(bool own_slice_only) const;
-  void refresh(Table& table, bool own_slice_only) const;
+  void offload(Shard& shard, at::ScalarType dtype);
+  void make_tables();
+  Table make_table(bool for_norm) const;
+  void refresh(Table& table) const;
+  bool has_update_table() const { return options_.offload || !options_.plan.shard_optimizer; }
+  at::Tensor gradient(const params::Segment& segment) const;
+  at::Tensor piece(const at::Tensor& flat, const params::ParameterAddress& address) const;
+  std::vector<at::Tensor> piece_gradients(const Boundary& boundary) const;
+  void run_outside(Boundary& boundary);
+  void run_lamb(Boundary& boundary);
+  void run_on_host(Boundary& boundary);
+  void write_parameters();
+  void note_update();
 
   const params::Registry& registry_;
   const Reducer& reducer_;
+  ShardedOptimizerOptions options_;
   std::unique_ptr<optim::UpdateRule> rule_;
-  ZeroPlan plan_;
-  int rank_;
+  OutsideUpdate outside_;
   std::vector<Shard> shards_;  // by segment id; empty for frozen segments
-  Table own_;                  // this rank's slices
-  Table whole_;                // stage 0: all of every segment, which each rank updates
+  Table own_;                  // this rank's slices on the device
+  Table update_;               // what this rank updates, where that is not the same
 };
 
 }  // namespace shardwise::zero

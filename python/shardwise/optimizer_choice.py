@@ -1,0 +1,129 @@
+"""Which optimizer an engine gets, from what the user gives and the configuration names."""
+
+import inspect
+import json
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise import _C
+from shardwise.console import log
+from shardwise.optimizers import ShardedOptimizer
+from shardwise.torch_rules import ShardedTorchOptimizer, check_runs_on_shards, constant_states
+
+# torch's optimizers that the core carries out itself, and its rule for each.
+RULES = {
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adam",
+    torch.optim.SGD: "sgd",
+    torch.optim.Adagrad: "adagrad",
+}
+# Flags of these that only torch's own step carries out.
+TORCH_FLAGS = ("amsgrad", "maximize")
+# Settings that choose among torch's implementations of one rule.
+IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable"}
+FLAGS = {"decoupled_weight_decay", "bias_correction", "nesterov", "eps_inside_sqrt"}
+
+
+def make_optimizer(
+    optimizer: Any, model_parameters: Any, model: nn.Module, config: _C.Config
+) -> ShardedOptimizer | None:
+    """From an object or a function of the user, else from the configuration, else None."""
+    groups = _as_groups(model_parameters, model)
+    if optimizer is None:
+        if not config.optimizer_type:
+            return None
+        made = _from_config(config, groups)
+        _check_belongs_to(made, model)
+        return made
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        if not callable(optimizer):
+            raise _C.UsageError(
+                f"optimizer must be a torch optimizer or a function that makes one from "
+                f"parameters, but it is a {type(optimizer).__name__}"
+            )
+        optimizer = optimizer(groups)
+    if config.optimizer_type:
+        log(
+            f"initialize(optimizer=) is used; the configuration's optimizer, "
+            f"{config.optimizer_type}, is not"
+        )
+    return _from_torch(optimizer, model, config)
+
+
+def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
+    chosen = list(model.parameters() if model_parameters is None else model_parameters)
+    if chosen and isinstance(chosen[0], tuple):  # named_parameters()
+        chosen = [parameter for _, parameter in chosen]
+    if chosen and isinstance(chosen[0], dict):
+        return chosen
+    for position, parameter in enumerate(chosen):
+        if not isinstance(parameter, torch.Tensor):
+            raise _C.UsageError(
+                f"model_parameters[{position}] is a {type(parameter).__name__}; give parameters, "
+                f"groups (dicts) or named_parameters()"
+            )
+    return [parameter for parameter in chosen if parameter.requires_grad]
+
+
+def _from_config(config: _C.Config, groups: list[Any]) -> ShardedOptimizer:
+    if not groups:
+        raise _C.UsageError(
+            "the optimizer got no parameters: model_parameters is empty, or all are frozen. Leave "
+            '"optimizer" out to run the model without training, or set requires_grad.'
+        )
+    if config.optimizer_needs_torch:
+        return ShardedTorchOptimizer(_torch_object(config, groups))
+    rule, values = _C.configured_rule(config)
+    if "beta1" in values:
+        values["betas"] = (values.pop("beta1"), values.pop("beta2"))
+    for flag in FLAGS & values.keys():
+        values[flag] = bool(values[flag])
+    return ShardedOptimizer(groups, values, rule.name, rule.initial_state)
+
+
+def _torch_object(config: _C.Config, groups: list[Any]) -> torch.optim.Optimizer:
+    params = json.loads(config.value_json("optimizer.params"))
+    name = config.optimizer_type
+    if name == "Adam" and params["adam_w_mode"]:
+        name = "AdamW"
+    if name in ("Adam", "AdamW") and not params["bias_correction"]:
+        raise _C.ConfigError(
+            "optimizer.params.bias_correction: false does not go together with amsgrad and "
+            "maximize, which torch's Adam carries out; set it true"
+        )
+    kind = getattr(torch.optim, name)
+    names = inspect.signature(kind).parameters.keys() & params.keys() - IMPLEMENTATION
+    values = {key: params[key] for key in names}
+    pairs = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return kind(groups, **{**values, **pairs})
+
+
+def _from_torch(
+    optimizer: torch.optim.Optimizer, model: nn.Module, config: _C.Config
+) -> ShardedOptimizer:
+    _check_belongs_to(optimizer, model)
+    check_runs_on_shards(optimizer, lambda path: json.loads(config.value_json(path)))
+    rule = RULES.get(type(optimizer))
+    needs_torch = any(group.get(f) for group in optimizer.param_groups for f in TORCH_FLAGS)
+    if rule is None or needs_torch:
+        return ShardedTorchOptimizer(optimizer)
+    constant_states(optimizer)
+    start = optimizer.defaults.get("initial_accumulator_value", 0)
+    made = ShardedOptimizer(optimizer.param_groups, optimizer.defaults, rule, start)
+    # The same group objects, so that a schedule made for the user's object moves ours.
+    made.param_groups = optimizer.param_groups
+    return made
+
+
+def _check_belongs_to(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    known = {id(parameter) for parameter in model.parameters()}
+    for index, group in enumerate(optimizer.param_groups):
+        for position, parameter in enumerate(group["params"]):
+            if id(parameter) not in known:
+                raise _C.UsageError(
+                    f"the optimizer's param_groups[{index}]['params'][{position}] (shape "
+                    f"{tuple(parameter.shape)}) is no parameter of the model. Make the optimizer "
+                    f"from this model's parameters()."
+                )
