@@ -15,6 +15,8 @@ OPTIMIZERS = {
     "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     # With a tiny eps AdamW amplifies the noise of gradients that are zero in theory.
     "AdamW": (torch.optim.AdamW, {"lr": 3e-3, "eps": 1e-4, "weight_decay": 0.01}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "eps": 1e-3, "weight_decay": 0.01}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 1e-3, "eps": 1e-3, "momentum": 0.5}),
 }
 MAX_NORM = 0.05  # well below every model's gradient norm, so that clipping acts
 

@@ -15,7 +15,7 @@ FACTORS = {
     "accumulation": [1, 4],
     "ranks": [1, 2, 3, 4],
     "clip": [False, True],
-    "optimizer": ["SGD", "AdamW"],
+    "optimizer": ["SGD", "AdamW", "Adagrad", "RMSprop"],
 }
 COVER = [Case(**row) for row in pairwise(FACTORS)]
 PRODUCT = [Case(*values) for values in product(*FACTORS.values())]
