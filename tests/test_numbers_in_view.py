@@ -283,7 +283,8 @@ def rank_comms():
         comm.reset_log()
         assert not comm.has_comm_data()
         assert comm.get_comm_operation_count() == 0
-        comm.configure(prof_all=False, prof_ops=["broadcast"])
+        comm.configure({"comms_logger": {"enabled": True, "prof_all": False}})
+        comm.configure(prof_ops=["broadcast"])
         comm.all_reduce(torch.ones(3))
         comm.broadcast(torch.ones(3), 0)
         assert comm.get_logged_comm_ops() == ["broadcast"]
@@ -412,6 +413,22 @@ def test_flops_of_a_training_step_of_gpt2(setting, pool, tmp_path):
     assert "step 2, rank 0 of 1" in text
     assert "time of step 3" in text
     assert "MFU                 unknown" in text
+
+
+def rank_failed_profile():
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    with logged(config_of(flops_profiler={"enabled": True})) as (engine, text):
+        with pytest.raises(RuntimeError):
+            engine(torch.ones(2, 3), torch.ones(2, 3))
+        assert _get_current_dispatch_mode() is None
+        train(engine, 2)
+    assert "given up" in text.getvalue()
+    assert "FLOPs profile:" not in text.getvalue()
+
+
+def test_a_step_that_fails_ends_its_profile(pool):
+    pool.run(rank_failed_profile, ranks=1)
 
 
 def test_mfu_is_model_flops_by_time_and_peak():

@@ -6,7 +6,6 @@ block of a model. Both rest on ``torch.utils.checkpoint``: random numbers are th
 of a function, those of ``get_cuda_rng_tracker()`` too.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -109,7 +108,7 @@ def configure(
     """
     on_host, partition = False, False
     if deepspeed_config is not None:
-        section = _section_of(deepspeed_config)
+        section = config_source.sections(deepspeed_config, [SECTION])[SECTION]
         on_host, partition = section["cpu_checkpointing"], section["partition_activations"]
     if partition_activations is not None:
         partition = partition_activations
@@ -132,14 +131,6 @@ def configure_from(config: _C.Config) -> None:
     """As an engine's configuration says, if it says anything."""
     if config.origin(SECTION) != "default":
         configure(deepspeed_config=config)
-
-
-def _section_of(config: Any) -> dict[str, Any]:
-    if isinstance(config, _C.Config):
-        return json.loads(config.value_json(SECTION))
-    if isinstance(config, dict):
-        config = {"train_batch_size": 1, SECTION: config.get(SECTION, {})}
-    return json.loads(config_source.load(config, 1, "configure()").value_json(SECTION))
 
 
 def _model_parallel_ranks(mpu: Any) -> int:

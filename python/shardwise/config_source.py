@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardwise import _C
+from shardwise.process_groups import count_ranks
 
 
 def load(config: Any, world_size: int, world_size_origin: str) -> _C.Config:
@@ -33,6 +34,16 @@ def load(config: Any, world_size: int, world_size_origin: str) -> _C.Config:
         f"config must be a dict, the path of a JSON file, or a base64 string, "
         f"but it is a {type(config).__name__}"
     )
+
+
+def sections(config: Any, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Sections of a configuration in any form, with their defaults; a dict may have them alone."""
+    if isinstance(config, Mapping):
+        given = {name: config[name] for name in names if name in config}
+        config = load({**given, "train_batch_size": 1}, 1, "its reader")
+    elif not isinstance(config, _C.Config):
+        config = load(config, count_ranks(), "this job")
+    return {name: json.loads(config.value_json(name)) for name in names}
 
 
 def _dump(config: Mapping[str, Any]) -> str:

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardwise import config_source
 from shardwise.console import log
 
+SECTION = "comms_logger"
 # Bytes on the busiest link for each byte of payload, as NCCL's tests count them.
 BUS_FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -108,7 +110,7 @@ LOG = CommsLog()
 
 def watch_engine(engine: Any, core: Any) -> None:
     """Does what ``comms_logger`` of the engine's configuration says."""
-    settings = engine.config_value("comms_logger")
+    settings = engine.config_value(SECTION)
     if settings["enabled"]:
         LOG.configure(**settings)
         LOG.watch(engine)
@@ -123,11 +125,13 @@ def configure(
     verbose: bool | None = None,
     debug: bool | None = None,
 ) -> None:
-    """Turns the log of ``shardwise.comm``'s functions on or off: from ``comms_logger`` of a
-    configuration that is a dict, then from the arguments that are given. ``initialize()`` does it
-    where its configuration says so."""
-    section = (deepspeed_config or {}).get("comms_logger", {})
-    LOG.configure(**section)
+    """Turns the log of ``shardwise.comm``'s functions on or off.
+
+    From ``comms_logger`` of a configuration (a dict or a path), then from the arguments that are
+    given. ``initialize()`` does it where its configuration says so.
+    """
+    if deepspeed_config is not None:
+        LOG.configure(**config_source.sections(deepspeed_config, [SECTION])[SECTION])
     LOG.configure(
         enabled=enabled, prof_all=prof_all, prof_ops=prof_ops, verbose=verbose, debug=debug
     )

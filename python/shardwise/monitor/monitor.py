@@ -1,7 +1,6 @@
 """Sends scalars to the monitors that the configuration turns on."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -15,14 +14,14 @@ SECTIONS = ("csv_monitor", "tensorboard", "wandb")
 class MonitorMaster:
     """All monitors of a configuration; rank 0 writes, other ranks do nothing.
 
-    ``config`` has the sections ``csv_monitor``, ``tensorboard``, ``wandb`` in DeepSpeed's form,
-    such as ``{"csv_monitor": {"enabled": True, "output_path": "logs"}}``.
+    ``config``, a dict or the path of a file, has the sections ``csv_monitor``, ``tensorboard``,
+    ``wandb`` in DeepSpeed's form: ``{"csv_monitor": {"enabled": True, "output_path": "logs"}}``.
 
     Attributes: ``enabled``, whether any is on (the same on every rank).
     """
 
-    def __init__(self, config: Mapping[str, Any]):
-        settings = _validated(config)
+    def __init__(self, config: Any):
+        settings = config_source.sections(config, SECTIONS)
         enabled = [section for section in SECTIONS if settings[section]["enabled"]]
         check_packages(enabled)
         self.enabled = bool(enabled)
@@ -43,13 +42,6 @@ class MonitorMaster:
         """Ends the monitors; later events go nowhere."""
         while self._sinks:
             self._sinks.pop().close()
-
-
-def _validated(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections with their defaults, from a whole configuration or from them alone."""
-    given = {key: config[key] for key in SECTIONS if key in config}
-    resolved = config_source.load({**given, "train_batch_size": 1}, 1, "a monitor")
-    return {section: json.loads(resolved.value_json(section)) for section in SECTIONS}
 
 
 def _checked(event: Any) -> tuple[str, float, int]:

@@ -95,8 +95,14 @@ class Observer:
     def _watch(self, engine: Any, kind: str) -> Iterator[None]:
         if self._profile is not None and kind != "step":
             self._profile.begin(engine.global_steps + 1)
-        with self._times.measure(kind) if self._times is not None else NOTHING:
-            yield
+        try:
+            with self._times.measure(kind) if self._times is not None else NOTHING:
+                yield
+        except BaseException:
+            if self._profile is not None and self._profile.end_counting():
+                self._profile = None
+                log("the FLOPs profile was given up, since its step failed")
+            raise
 
     def saw_loss(
         self, engine: Any, window: Any, loss: torch.Tensor, divided: bool, tokens: Any

@@ -36,11 +36,12 @@ class StepProfile:
             self._counter.__enter__()
             self._active = True
 
-    def end_counting(self) -> None:
-        """The last backward of a window has run."""
-        if self._active:
+    def end_counting(self) -> bool:
+        """The last backward of a window has run, or failed. Whether it was counted."""
+        counted, self._active = self._active, False
+        if counted:
             self._counter.__exit__(None, None, None)
-            self._active = False
+        return counted
 
     def end_step(self, step: int, dtype: torch.dtype) -> bool:
         """After each step; prints after the one that follows the profiled one. True at the end."""
