@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +87,22 @@ class Engine(ConfigAccessors, nn.Module):
         if self._token_weighted:
             self._progress.tokens = target_tokens(self.module, kwargs)
         try:
-            with self._observer.timed(self, "forward"):
+            with self._observer.timed(self, "forward"), self._autocast():
                 return self.module(*inputs, **kwargs)
         except RuntimeError as error:
+            if self._core.communication_failed():
+                raise self._lost_the_others(error) from error
             hint = self._dtype_hint((inputs, kwargs)) if "dtype" in str(error) else ""
             if not hint:
                 raise
             raise _C.UsageError(f"{error}. {hint}") from error
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        """16-bit copies are not cached: they would keep whole what stage 3 releases."""
+        if not self.config_value("torch_autocast.enabled"):
+            return nullcontext()
+        dtype = DTYPES[self.config_value("torch_autocast.dtype")]
+        return torch.autocast(self.device.type, dtype, cache_enabled=False)
 
     def _dtype_hint(self, arguments: Any) -> str:
         """What may be wrong when an operation refused to mix dtypes."""
@@ -177,7 +186,8 @@ class Engine(ConfigAccessors, nn.Module):
         if boundary:
             self._update(lr_kwargs or {})
         else:
-            self._window.end_micro_batch()
+            with self._dropping_the_window_on_failure():
+                self._core.end_micro_batch()
 
     def flush_accumulation(self) -> bool:
         """Updates with the micro-batches since the last update, fewer than a whole window.
@@ -214,10 +224,16 @@ class Engine(ConfigAccessors, nn.Module):
                 self._core.zero_grad()
                 self._window.drop()
                 log("the gradients of this accumulation window were dropped")
-            elif isinstance(error, RuntimeError) and not isinstance(error, _C.CommunicationError):
-                # autograd passes the text of an error on, not its class.
-                raise _C.CommunicationError(str(error)) from error
+            elif isinstance(error, RuntimeError):
+                raise self._lost_the_others(error) from error
             raise
+
+    def _lost_the_others(self, error: RuntimeError) -> _C.CommunicationError:
+        """A failed collective, with what every rank last said of itself."""
+        # autograd passes the text of an error on, not its class.
+        whereabouts = self._wiring.whereabouts
+        known = f"\n{whereabouts.describe()}" if whereabouts is not None else ""
+        return _C.CommunicationError(f"{error}{known}")
 
     def _update(self, schedule_arguments: dict[str, Any], partial: bool = False) -> None:
         if self._optimizer is None:

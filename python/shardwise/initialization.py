@@ -149,6 +149,8 @@ def _make_engine(
     device = choose_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if json.loads(resolved.value_json("shardwise.deterministic")):
+        _C.make_deterministic(device)
     return Engine(EngineParts(model, resolved, device, made))
 
 

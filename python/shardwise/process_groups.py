@@ -130,8 +130,32 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def make_group(device: torch.device, timeout_seconds: float) -> dist.ProcessGroup:
-    """A communicator of all ranks for one kind of collective. Collective."""
+def make_groups(
+    device: torch.device, timeout_seconds: float, shard_size: int
+) -> dict[str, dist.ProcessGroup]:
+    """This rank's communicators by what they are for. Collective.
+
+    ``shard_size`` neighbouring ranks shard the model states (0: all); ranks with equal places in
+    their groups hold replicas.
+    """
     cuda = device.type == "cuda"
-    seconds = timeout_seconds + (NCCL_MARGIN_SECONDS if cuda else 0)
-    return dist.new_group(backend="nccl" if cuda else "gloo", timeout=timedelta(seconds=seconds))
+    timeout = timedelta(seconds=timeout_seconds + (NCCL_MARGIN_SECONDS if cuda else 0))
+    world, rank = dist.get_world_size(), dist.get_rank()
+    shard_size = shard_size or world
+
+    def make(ranks_of_groups: list[list[int]]) -> dist.ProcessGroup:
+        """Every rank takes part in making every group, and keeps its own."""
+        made = [
+            dist.new_group(ranks, backend="nccl" if cuda else "gloo", timeout=timeout)
+            for ranks in ranks_of_groups
+        ]
+        return next(
+            group for group, ranks in zip(made, ranks_of_groups, strict=True) if rank in ranks
+        )
+
+    shards = [list(range(first, first + shard_size)) for first in range(0, world, shard_size)]
+    groups = {"gather": make(shards), "reduce": make(shards)}
+    if len(shards) > 1:
+        groups["replicate"] = make([list(ranks) for ranks in zip(*shards, strict=True)])
+        groups["world"] = make([list(range(world))])
+    return groups

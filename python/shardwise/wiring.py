@@ -14,8 +14,9 @@ from torch import nn
 from shardwise import _C
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
-from shardwise.process_groups import make_group
+from shardwise.process_groups import make_groups
 from shardwise.units import is_plain, split_into_units
+from shardwise.whereabouts import Whereabouts
 
 
 @dataclass
@@ -38,20 +39,27 @@ class Wiring:
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
         self._parts = parts
         self._stage = value_of("zero_optimization.stage")
-        self._groups: list[dist.ProcessGroup] = []
+        self._groups: dict[str, dist.ProcessGroup] = {}
+        self.whereabouts: Whereabouts | None = None
         self._hooks: list[Any] = []
         self.index: dict[int, int] = {}
         self.unit_of: dict[int, int] = {}
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
         self._check_the_rest()
         if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
-            timeout = value_of("shardwise.timeout_seconds")
-            self._groups = [make_group(parts.device, timeout) for _ in range(2)]
+            self._groups = make_groups(
+                parts.device,
+                value_of("shardwise.timeout_seconds"),
+                value_of("shardwise.hybrid_shard_size"),
+            )
         try:
             self._core: _C.Engine | None = self._make_core()
         except BaseException:
             self._leave_groups()
             raise
+        self.whereabouts = (
+            Whereabouts(self._core, self._groups["gather"]) if dist.get_world_size() > 1 else None
+        )
         self._mark_parameters(weakref.ref(owner))
         if parts.optimizer is not None:
             parts.optimizer.connect(self.core, self.index)
@@ -70,14 +78,12 @@ class Wiring:
         return self._core is None
 
     def _make_core(self) -> _C.Engine:
-        gather, reduce = self._groups or (None, None)
         optimizer = self._parts.optimizer
         return _C.Engine(
             config=self._parts.config,
             device=self._parts.device,
             rule=optimizer.rule if optimizer else _C.RuleOptions(),
-            gather_group=gather,
-            reduce_group=reduce,
+            groups=self._groups,
             settings=self._settings(),
             units=self._unit_specs(),
         )
@@ -183,9 +189,12 @@ class Wiring:
         self._leave_groups()
 
     def _leave_groups(self) -> None:
-        for group in self._groups:
+        if self.whereabouts is not None:
+            self.whereabouts.stop()
+            self.whereabouts = None
+        for group in self._groups.values():
             dist.destroy_process_group(group)
-        self._groups = []
+        self._groups = {}
 
     def _whole_weights_fit(self) -> bool:
         module, device = self._parts.module, self._parts.device

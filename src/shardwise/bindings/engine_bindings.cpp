@@ -14,6 +14,8 @@
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/comm/meeting_point.h"
 #include "shardwise/comm/rank_group.h"
+#include "shardwise/device/determinism.h"
+#include "shardwise/diagnostics/flight_recorder.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/train/engine.h"
 
@@ -59,25 +61,25 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
 }
 
 std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::Device device,
-                                           const optim::RuleOptions& rule,
-                                           const py::object& gather_group,
-                                           const py::object& reduce_group,
+                                           const optim::RuleOptions& rule, const py::dict& groups,
                                            const std::string& settings, const py::list& units) {
   std::vector<params::UnitSpec> specs;
   for (const py::handle unit : units) {
     specs.push_back(unit_spec(unit.cast<py::tuple>()));
   }
-  const auto group_of = [](const py::object& group) {
-    return group.is_none() ? ProcessGroupPtr() : group.cast<ProcessGroupPtr>();
-  };
   const double timeout = config.config().own.timeout_seconds;
-  const comm::ShardChannels channels{
-      make_channel(group_of(gather_group), device, timeout, "gather"),
-      make_channel(group_of(reduce_group), device, timeout, "reduce")};
-  const train::EngineOptions options{.config = config.config(),
-                                     .device = device,
-                                     .rule = rule,
-                                     .settings = settings};
+  const auto channel = [&](const char* name) {
+    const auto group =
+        groups.contains(name) ? groups[name].cast<ProcessGroupPtr>() : ProcessGroupPtr();
+    return make_channel(group, device, timeout, name);
+  };
+  comm::ShardChannels channels{channel("gather"), channel("reduce")};
+  if (groups.contains("world")) {
+    channels.replicate = channel("replicate");
+    channels.world = channel("world");
+  }
+  const train::EngineOptions options{
+      .config = config.config(), .device = device, .rule = rule, .settings = settings};
   const py::gil_scoped_release unlocked;
   return std::make_shared<train::Engine>(options, channels, std::move(specs));
 }
@@ -172,6 +174,18 @@ py::list state_view(const train::Engine& engine) {
   return list;
 }
 
+void register_window(py::module_& module) {
+  using Window = zero::AccumulationWindow;
+  py::class_<Window>(module, "AccumulationWindow", "The micro-batches of the step under way.")
+      .def_property_readonly("at_boundary", &Window::at_boundary)
+      .def_property_readonly("held", &Window::held)
+      .def_property_readonly("empty", &Window::empty)
+      .def_property_readonly("micro_steps", &Window::micro_steps)
+      .def_property_readonly("had_backward", &Window::had_backward)
+      .def("force_boundary", &Window::force_boundary)
+      .def("drop", &Window::drop);
+}
+
 py::list pieces(const train::Engine& engine) {
   py::list list;
   for (const zero::MasterPiece& piece : engine.optimizer()->pieces()) {
@@ -207,21 +221,35 @@ py::object full_tensor(train::Engine& engine, int parameter, const std::string& 
 }
 
 py::object assemble(train::Engine& engine, int parameter, const std::optional<at::Tensor>& piece) {
-  return tensor_or_none(
-      [&] { return engine.assemble(parameter, piece.value_or(at::Tensor())); });
+  return tensor_or_none([&] { return engine.assemble(parameter, piece.value_or(at::Tensor())); });
+}
+
+void register_flight_recorder(py::module_& module) {
+  using Recorder = diagnostics::FlightRecorder;
+  py::class_<Recorder>(module, "FlightRecorder", "The latest collectives of an engine.")
+      .def(py::init([](const train::Engine& engine) {
+             return std::make_unique<Recorder>(engine.channels());
+           }),
+           py::arg("engine"), py::keep_alive<1, 2>())
+      .def("under_way", &Recorder::under_way)
+      .def("last_finished", &Recorder::last_finished)
+      .def("count", &Recorder::count);
 }
 
 }  // namespace
 
 void register_engine(py::module_& module) {
+  register_window(module);
+  register_flight_recorder(module);
   module.def("check_torch", &params::check_flat_storage_works,
              "Raises InternalError unless this torch behaves as the engine needs.");
   module.def("meet_ranks", &meet_ranks, py::arg("timeout_seconds"),
              "The store of the launcher's ranks, once all of them have come to it.");
+  module.def("make_deterministic", &device::make_deterministic, py::arg("device"),
+             "Makes this process choose the same kernels and algorithms in every run.");
   py::class_<train::Engine, std::shared_ptr<train::Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("config"), py::arg("device"), py::arg("rule"),
-           py::arg("gather_group"), py::arg("reduce_group"), py::arg("settings"),
-           py::arg("units"))
+           py::arg("groups"), py::arg("settings"), py::arg("units"))
       .def("pre_hook",
            [](const std::shared_ptr<train::Engine>& engine, int unit, bool is_root) {
              return make_pre_hook(engine->driver().weak_from_this(), unit, is_root);
@@ -230,17 +258,33 @@ void register_engine(py::module_& module) {
            [](const std::shared_ptr<train::Engine>& engine, int unit) {
              return make_post_hook(engine->driver().weak_from_this(), unit);
            })
-      .def("check_intact",
-           [](const train::Engine& engine) { engine.registry().check_intact(); })
-      .def("scale_loss", &train::Engine::scale_loss)
-      .def("step", &train::Engine::step, Unlocked())
-      .def("last_result", &last_result)
-      .def("has_gradients", &train::Engine::has_gradients)
-      .def("zero_grad", &train::Engine::zero_grad, Unlocked())
-      .def("set_accumulation_dtype",
-           [](train::Engine& engine, const std::string& dtype) {
-             engine.set_accumulation_dtype(precision::dtype_of(dtype));
+      .def("check_intact", [](const train::Engine& engine) { engine.registry().check_intact(); })
+      .def_property_readonly("window", &train::Engine::window,
+                             py::return_value_policy::reference_internal)
+      .def(
+          "backward",
+          [](train::Engine& engine, const at::Tensor& loss, bool retain_graph, bool divide,
+             const std::optional<at::Tensor>& tokens) {
+            const py::gil_scoped_release unlocked;
+            engine.backward(loss, retain_graph, divide, tokens.value_or(at::Tensor()));
+          },
+          py::arg("loss"), py::arg("retain_graph"), py::arg("divide"), py::arg("tokens"))
+      .def("scale", &train::Engine::scale)
+      .def("end_micro_batch", &train::Engine::end_micro_batch)
+      .def("loss_scale",
+           [](const train::Engine& engine) {
+             const at::Tensor scale = engine.loss_scale();
+             return scale.defined() ? scale.item<double>() : 1.0;
            })
+      .def("step", &train::Engine::step, py::arg("groups"), py::arg("partial") = false, Unlocked())
+      .def("last_result", &last_result)
+      .def("zero_grad", &train::Engine::zero_grad, Unlocked())
+      .def(
+          "set_accumulation",
+          [](train::Engine& engine, std::int64_t size, const std::string& dtype) {
+            engine.set_accumulation(size, precision::dtype_of(dtype));
+          },
+          py::arg("size"), py::arg("dtype"))
       .def("full_tensor", &full_tensor)
       .def("assemble", &assemble)
       .def("pieces", &pieces)

@@ -4,10 +4,12 @@
 
 namespace shardwise::comm {
 
-Mesh Mesh::data_parallel(int rank, int world_size) {
+Mesh Mesh::data_parallel(int rank, int world_size, int shard_size) {
   SW_CHECK(rank >= 0 && rank < world_size);
-  return Mesh({{"replicate", 1, 0},
-               {"shard", world_size, rank},
+  const int shard = shard_size == 0 ? world_size : shard_size;
+  SW_CHECK_EQ(world_size % shard, 0);
+  return Mesh({{"replicate", world_size / shard, rank / shard},
+               {"shard", shard, rank % shard},
                {"tp", 1, 0},
                {"pp", 1, 0},
                {"ep", 1, 0},
@@ -29,6 +31,16 @@ int Mesh::world_size() const {
     size *= axis.size;
   }
   return size;
+}
+
+std::vector<Channel*> ShardChannels::list() const {
+  std::vector<Channel*> all;
+  for (const auto& channel : {gather, reduce, replicate, world}) {
+    if (channel) {
+      all.push_back(channel.get());
+    }
+  }
+  return all;
 }
 
 }  // namespace shardwise::comm

@@ -16,11 +16,12 @@ struct MeshAxis {
   int index = 0;
 };
 
-// Named axes; their sizes multiply to the world size. Today every axis but "shard" has size 1.
+// Named axes; their sizes multiply to the world size. Today the axes but "shard" and "replicate"
+// have size 1.
 class Mesh {
  public:
-  // All `world_size` ranks along "shard".
-  static Mesh data_parallel(int rank, int world_size);
+  // Neighbouring ranks along "shard", `shard_size` of them (0: all), the rest along "replicate".
+  static Mesh data_parallel(int rank, int world_size, int shard_size = 0);
 
   const MeshAxis& axis(const std::string& name) const;
   int world_size() const;
@@ -31,11 +32,17 @@ class Mesh {
   std::vector<MeshAxis> axes_;
 };
 
-// The two channels of the shard axis. They are separate communicators, so that gathers and
-// reductions overlap: a c10d NCCL group would run all of its collectives on one stream.
+// Two channels of the shard axis, separate communicators, so that gathers and reductions overlap: a
+// c10d NCCL group would run all of its collectives on one stream. With hybrid sharding, where the
+// shard axis is not everybody, one of the replicate axis and one of all ranks as well.
 struct ShardChannels {
   std::shared_ptr<Channel> gather;
   std::shared_ptr<Channel> reduce;
+  std::shared_ptr<Channel> replicate = nullptr;  // ranks with the same shards; null: no other rank
+  std::shared_ptr<Channel> world = nullptr;      // null: the shard axis is everybody
+
+  Channel& everybody() const { return world ? *world : *reduce; }
+  std::vector<Channel*> list() const;  // those that exist
 };
 
 }  // namespace shardwise::comm

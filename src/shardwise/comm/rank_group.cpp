@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "shardwise/base/check.h"
 #include "shardwise/comm/c10d_transport.h"
 #include "shardwise/comm/gloo/gloo_group.h"
 #include "shardwise/comm/meeting_point.h"
@@ -18,14 +19,12 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 // NCCL's own watchdog kills the process without a word about units, so it waits longer than we do.
 constexpr std::chrono::seconds kNcclMargin(60);
 
-c10::intrusive_ptr<c10d::Backend> make_backend(const StorePtr& store,
-                                               const config::LaunchEnvironment& environment,
+c10::intrusive_ptr<c10d::Backend> make_backend(const StorePtr& store, const MeshAxis& axis,
                                                at::Device device,
                                                std::chrono::milliseconds timeout) {
-  const int rank = environment.rank;
-  const int size = environment.world_size;
-  return device.is_cpu() ? make_gloo_backend(store, rank, size, timeout)
-                         : make_nccl_backend(store, rank, size, device, timeout + kNcclMargin);
+  return device.is_cpu()
+             ? make_gloo_backend(store, axis.index, axis.size, timeout)
+             : make_nccl_backend(store, axis.index, axis.size, device, timeout + kNcclMargin);
 }
 
 }  // namespace
@@ -45,22 +44,30 @@ std::shared_ptr<Channel> make_channel(const c10::intrusive_ptr<c10d::Backend>& b
 }
 
 ShardChannels join_ranks(const config::LaunchEnvironment& environment, at::Device device,
-                         std::chrono::milliseconds timeout, bool force) {
-  const bool alone = environment.world_size == 1 && !force;
+                         std::chrono::milliseconds timeout, bool force, int shard_size) {
   const StorePtr store = environment.world_size > 1
                              ? meet_ranks(environment, timeout)
                              : StorePtr(c10::make_intrusive<c10d::HashStore>());
-  const auto channel = [&](const std::string& label) {
+  const Mesh mesh = Mesh::data_parallel(environment.rank, environment.world_size, shard_size);
+  const MeshAxis& shard = mesh.axis("shard");
+  const MeshAxis& replicate = mesh.axis("replicate");
+  // `number` tells the groups of one kind apart: each has a store of its own.
+  const auto channel = [&](const std::string& label, const MeshAxis& axis, int number) {
     c10::intrusive_ptr<c10d::Backend> backend;
-    if (!alone) {
-      const auto own = c10::make_intrusive<c10d::PrefixStore>(label, store);
-      backend = make_backend(own, environment, device, timeout);
+    if (axis.size > 1 || force) {
+      const auto own = c10::make_intrusive<c10d::PrefixStore>(concat(label, number), store);
+      backend = make_backend(own, axis, device, timeout);
     }
     return make_channel(backend, device, timeout, label);
   };
-  auto gather = channel("gather");
-  auto reduce = channel("reduce");
-  return {std::move(gather), std::move(reduce)};
+  ShardChannels channels{channel("gather", shard, replicate.index),
+                         channel("reduce", shard, replicate.index)};
+  if (replicate.size > 1) {
+    channels.replicate = channel("replicate", replicate, shard.index);
+    channels.world =
+        channel("world", {"world", environment.world_size, environment.rank}, /*number=*/0);
+  }
+  return channels;
 }
 
 }  // namespace shardwise::comm

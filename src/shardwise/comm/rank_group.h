@@ -22,7 +22,8 @@ std::shared_ptr<Channel> make_channel(const c10::intrusive_ptr<c10d::Backend>& b
 // agent has) and makes both channels: Gloo on the CPU, NCCL on GPUs. One rank alone communicates
 // with nobody, unless `force`: then its collectives run through a group of one. Throws
 // CommunicationError when the ranks do not meet within `timeout`.
+// `shard_size` neighbouring ranks form the shard axis; 0: all.
 ShardChannels join_ranks(const config::LaunchEnvironment& environment, at::Device device,
-                         std::chrono::milliseconds timeout, bool force);
+                         std::chrono::milliseconds timeout, bool force, int shard_size = 0);
 
 }  // namespace shardwise::comm

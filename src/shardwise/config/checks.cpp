@@ -58,7 +58,7 @@ void check_loss_scale(Draft& draft) {
     return;
   }
   const bool dynamic = draft.value("fp16.loss_scale").as_double() == 0;
-  if (draft.is_true("fp16.enabled") && dynamic &&
+  if (dynamic && (draft.is_true("fp16.enabled") || draft.is_true("torch_autocast.enabled")) &&
       draft.value("fp16.min_loss_scale").as_double() <= 0) {
     draft.problem(
         "fp16.min_loss_scale: 0 does not work with a dynamic loss scale (fp16.loss_scale "
@@ -94,6 +94,22 @@ void check_dtypes(Draft& draft) {
     draft.problem(concat("data_types.param_dtype: \"", parameters.text,
                          "\" does not equal the training dtype ", model, "; write \"", model,
                          "\" or remove the key"));
+  }
+}
+
+void check_autocast(Draft& draft) {
+  if (!draft.sound({"torch_autocast.enabled", "torch_autocast.dtype"}) ||
+      !draft.is_true("torch_autocast.enabled")) {
+    return;
+  }
+  for (const char* key : {"fp16.enabled", "bf16.enabled"}) {
+    if (draft.is_true(key)) {
+      draft.problem(concat("torch_autocast.enabled keeps fp32 parameters and ", key,
+                           " makes them 16-bit; set one of them to false"));
+    }
+  }
+  if (draft.value("torch_autocast.dtype").text == "fp32") {
+    draft.problem("torch_autocast.dtype: \"fp32\" casts nothing; write \"bf16\" or \"fp16\"");
   }
 }
 
@@ -249,6 +265,28 @@ void check_zero(Draft& draft) {
   }
 }
 
+void check_hybrid_sharding(Draft& draft) {
+  const char* own = "shardwise.hybrid_shard_size";
+  const char* mics = "zero_optimization.mics_shard_size";
+  if (!draft.sound({own, mics, "zero_optimization.stage"})) {
+    return;
+  }
+  const bool from_mics = draft.value(mics).integer > 0;
+  if (from_mics && draft.given(own) && draft.value(own).integer != draft.value(mics).integer) {
+    draft.problem(concat(mics, " is another name of ", own, ", and both are given: keep one"));
+    return;
+  }
+  if (from_mics) {
+    draft.derive(own, draft.value(mics), concat("derived from ", mics));
+  }
+  const std::int64_t size = draft.value(own).integer;
+  const std::int64_t world = draft.options.world_size;
+  if (size > 0 && (size > world || world % size != 0)) {
+    draft.problem(concat(from_mics ? mics : own, ": ", size, " does not divide the world size ",
+                         world, "; groups of equal size must hold all ranks"));
+  }
+}
+
 void check_offload(Draft& draft) {
   const std::string device = "zero_optimization.offload_optimizer.device";
   if (draft.sound({device}) && draft.value(device).is_string("nvme")) {
@@ -295,10 +333,12 @@ void check_and_derive(Draft& draft) {
   check_ranks(draft);
   check_loss_scale(draft);
   check_dtypes(draft);
+  check_autocast(draft);
   check_non_finite(draft);
   check_optimizer(draft);
   check_scheduler(draft);
   check_zero(draft);
+  check_hybrid_sharding(draft);
   check_offload(draft);
   check_old_offload(draft);
   check_recomputation(draft);

@@ -61,6 +61,12 @@ struct DataTypesConfig {
   std::string grad_accum_dtype;  // always resolved: "fp32", "fp16" or "bf16"
 };
 
+// fp32 parameters under torch.autocast.
+struct AutocastConfig {
+  bool enabled = false;
+  std::string dtype = "bf16";  // bf16, fp16
+};
+
 struct OptimizerParams {
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};
@@ -74,7 +80,7 @@ struct OptimizerParams {
   double momentum = 0;      // SGD
   double dampening = 0;     // SGD
   bool nesterov = false;    // SGD
-  double lr_decay = 0;                   // Adagrad
+  double lr_decay = 0;      // Adagrad
   double initial_accumulator_value = 0;  // Adagrad
   double max_coeff = 10;                 // Lamb
   double min_coeff = 0.01;               // Lamb
@@ -127,6 +133,8 @@ struct OwnConfig {
   std::string fused_layers = "auto";      // auto, off
   std::string non_finite = "skip";        // skip, raise, apply
   bool overlap_parameter_gather = false;  // always false in this version
+  int hybrid_shard_size = 0;              // ranks that share one copy of the state; 0: all
+  bool token_weighted_loss = false;       // losses count by their tokens, not by micro-batches
   bool force_communication = false;       // run every collective even with one process
   bool keep_last_unit = true;             // stage 3: no gather between forward and backward
   bool poison_released = false;           // fill gather buffers with NaN on release
@@ -139,17 +147,22 @@ struct Config {
   Fp16Config fp16;
   Bf16Config bf16;
   DataTypesConfig data_types;
+  AutocastConfig autocast;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   OwnConfig own;
   double gradient_clipping = 1.0;              // largest global norm; 0: off
   std::string gradient_allreduce_op = "mean";  // mean, sum
-  std::string communication_data_type;         // always "" (the gradient's own) in this version
+  std::string communication_data_type;         // "": the gradient's own
   std::int64_t steps_per_print = 0;            // 0: never
   bool dataloader_drop_last = false;
 
   // "fp32", "fp16" or "bf16".
   std::string model_dtype() const;
+  // Whether losses are multiplied by a scale, because gradients pass through fp16.
+  bool scales_loss() const {
+    return fp16.enabled || (autocast.enabled && autocast.dtype == "fp16");
+  }
 };
 
 struct LoadOptions {

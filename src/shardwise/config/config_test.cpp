@@ -396,9 +396,7 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("zero_optimization": {"zenflow": {}})",
            R"("zero_optimization": {"zero_hpz_partition_size": 8})",
            R"("zero_optimization": {"zero_quantized_weights": true})",
-           R"("zero_optimization": {"mics_shard_size": 2})",
            R"("zero_optimization": {"load_from_fp32_weights": false})",
-           R"("communication_data_type": "fp32")",
            R"("prescale_gradients": true)",
            R"("gradient_predivide_factor": 2)",
            R"("sparse_gradients": true)",
@@ -408,7 +406,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("managed_gradient_accumulation": false)",
            R"("sequence_parallel_size": 2)",
            R"("amp": {"enabled": true, "anything": {"x": 1}})",
-           R"("torch_autocast": {"enabled": true})",
            R"("data_types": {"buffer_dtype": "bf16"})",
            R"("fp16": {"fp16_master_weights_and_grads": true})",
            R"("bf16": {"bf16_master_weights_and_grads": true})",
@@ -442,7 +439,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("shardwise": {"fused_layers": "on"})",
            R"("shardwise": {"activation_checkpointing": "selective"})",
            R"("shardwise": {"overlap_parameter_gather": true})",
-           R"("shardwise": {"hybrid_shard_size": 2})",
        }) {
     const std::string error = error_with(members);
     EXPECT_TRUE(contains(error, "is known, not available in this version of shardwise")) << members;

@@ -59,11 +59,15 @@ void add_precision_fields(FieldList& list) {
                    "Cast buffers to this dtype; null: they keep their own.");
 
   list.section("torch_autocast", "fp32 parameters under torch.autocast.");
-  list.unavailable("torch_autocast.enabled", boolean(false), "Run forward under torch.autocast.");
-  list.part("torch_autocast.enabled", "torch_autocast.dtype", dtype("fp32").or_null(),
-            "Dtype of autocast.");
-  list.part("torch_autocast.enabled", "torch_autocast.lower_precision_safe_modules",
-            words({}).or_null(), "Module classes whose gradients travel in that dtype.");
+  FieldList::bind(
+      list.in_python("torch_autocast.enabled", boolean(false), "Run forward under torch.autocast."),
+      SW_MEMBER(autocast.enabled));
+  list.acts("torch_autocast.dtype", dtype("bf16"),
+            "Dtype of autocast: bf16, or fp16, which brings the loss scale of section fp16.",
+            SW_MEMBER(autocast.dtype));
+  list.unavailable("torch_autocast.lower_precision_safe_modules", words({}).or_null(),
+                   "Module classes whose gradients travel in that dtype.")
+      .instead("communication_data_type sets the dtype for all");
 
   list.section("amp", "NVIDIA Apex mixed precision.").removed();
   list.unavailable("amp.enabled", boolean(false), "Train with Apex amp.")

@@ -35,9 +35,9 @@ void add_gradient_fields(FieldList& list) {
   list.acts("gradient_allreduce_op", one_of({"mean", "sum"}, "mean"),
             "How gradients of the ranks combine. sum is not possible at stage 3.",
             SW_MEMBER(gradient_allreduce_op));
-  Field& dtype_field = list.unavailable("communication_data_type", dtype("fp32").or_null(),
-                                        "Dtype in which gradients travel; null: their own.");
-  FieldList::bind(dtype_field, SW_MEMBER(communication_data_type));
+  list.acts("communication_data_type", dtype("fp32").or_null(),
+            "Dtype in which gradients travel; null: their own.",
+            SW_MEMBER(communication_data_type));
   list.unavailable("seq_parallel_communication_data_type", dtype("fp32"),
                    "Dtype of gradient sums over sequence-parallel ranks.");
   list.unavailable("prescale_gradients", boolean(false),
@@ -93,10 +93,9 @@ void add_own_fields(FieldList& list) {
             SW_MEMBER(own.units));
   list.acts("shardwise.strict", boolean(true), "Unknown keys are errors; false: they become notes.",
             SW_MEMBER(own.strict));
-  Field& deterministic =
-      list.unavailable("shardwise.deterministic", boolean(false),
-                       "Use only kernels and algorithms that give the same bits in every run.");
-  FieldList::bind(deterministic, SW_MEMBER(own.deterministic));
+  list.acts("shardwise.deterministic", boolean(false),
+            "Use only kernels and algorithms that give the same bits in every run.",
+            SW_MEMBER(own.deterministic));
   list.acts("shardwise.non_finite", one_of({"skip", "raise", "apply"}, "skip"),
             "What a step with NaN or infinite gradients does in fp32 and bf16. apply: update "
             "anyway. fp16 always skips.",
@@ -127,8 +126,11 @@ void add_own_fields(FieldList& list) {
             "Micro-batches count by their target tokens, so that the mean over tokens does not "
             "depend on how samples are split over ranks and micro-batches.",
             SW_MEMBER(own.token_weighted_loss));
-  list.unavailable("shardwise.hybrid_shard_size", integer(1).min(1),
-                   "Ranks that share one copy of the parameters; other groups hold replicas.");
+  list.acts("shardwise.hybrid_shard_size", integer(0).min(0),
+            "Neighbouring ranks that share one copy of the model states; the other groups of as "
+            "many hold replicas. 0: all ranks.",
+            SW_MEMBER(own.hybrid_shard_size))
+      .derived();
 }
 
 }  // namespace shardwise::config

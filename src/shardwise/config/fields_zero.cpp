@@ -128,10 +128,8 @@ void add_quantized_fields(FieldList& list) {
   list.parts(zero("zeropp_loco_param"), zero("zeropp_loco_param."),
              {{"err_beta", number(0.8), "Decay of the error."},
               {"reset_T", integer(1024), "Steps between resets of the error."}});
-  list.unavailable(zero("mics_shard_size"), integer(-1).min(-1),
-                   "Ranks that share one copy of the parameters; -1: all.")
-      .also_off(Value::of(std::int64_t{0}))
-      .removed();
+  list.checked(zero("mics_shard_size"), integer(-1).min(-1),
+               "Other name of shardwise.hybrid_shard_size; -1 or 0: all ranks.");
   list.unavailable(zero("mics_hierarchical_params_gather"), boolean(false),
                    "Gather within a node first.")
       .removed();
@@ -161,10 +159,11 @@ void add_offload_fields(FieldList& list) {
 
   const std::string optimizer = zero("offload_optimizer.");
   list.section(zero("offload_optimizer"), "Where optimizer states rest.");
-  list.acts(optimizer + "device", one_of({"none", "cpu", "nvme"}, "none").null_too(),
-            "none: on the device. cpu: masters and states in host memory, updated there. nvme is not "
-            "available yet.",
-            SW_MEMBER(zero.offload_optimizer));
+  list.acts(
+      optimizer + "device", one_of({"none", "cpu", "nvme"}, "none").null_too(),
+      "none: on the device. cpu: masters and states in host memory, updated there. nvme is not "
+      "available yet.",
+      SW_MEMBER(zero.offload_optimizer));
   list.no_effect(optimizer + "pin_memory", boolean(true), "Pin the host memory.",
                  "it is pinned where the parameters are on a GPU")
       .quiet();

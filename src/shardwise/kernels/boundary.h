@@ -74,8 +74,9 @@ struct BoundaryRule {
   // true: a non-finite gradient skips the step. false: it is applied; a dynamic loss scale always
   // skips.
   bool skip_non_finite = true;
-  // Every rank holds the whole gradient (stage 0): the norm counts the record of rank 0 only.
-  bool replicated_gradient = false;
+  // The first ranks, whose records make up the whole gradient; the others hold copies of theirs
+  // (replicas, hybrid sharding). 0: all ranks.
+  std::int32_t norm_ranks = 0;
 };
 
 // What the host may want to know, one copy away. Norms are of the gradient after unscaling and

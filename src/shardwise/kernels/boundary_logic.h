@@ -96,7 +96,7 @@ SW_SHARED_INLINE void decide(const BoundaryRecords& records, const BoundaryRule&
   BoundaryResult r;
   for (int rank = 0; rank < records.world; ++rank) {
     const BoundaryHeader& header = records.header(rank);
-    total += !rule.replicated_gradient || rank == 0 ? header.sum_of_squares : 0.0;
+    total += rule.norm_ranks == 0 || rank < rule.norm_ranks ? header.sum_of_squares : 0.0;
     weight += header.weight;
     if (header.non_finite != 0 && r.overflow == 0) {
       r.overflow = 1;

@@ -123,7 +123,7 @@ TEST(Boundary, NormClippingAndMultiplier) {
 
 TEST(Boundary, ReplicatedGradientCountsOnce) {
   BoundaryRule rule;
-  rule.replicated_gradient = true;
+  rule.norm_ranks = 1;
   const Outcome o = finish({{{9.0}, {}}, {{9.0}, {}}, {{9.0}, {}}}, rule);
   EXPECT_DOUBLE_EQ(o.result.norm, 3.0);
 }

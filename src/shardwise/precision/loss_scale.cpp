@@ -20,7 +20,7 @@ at::ScalarType dtype_of(const std::string& name) {
 kernels::LossScaleRule loss_scale_rule(const config::Config& config) {
   kernels::LossScaleRule rule;
   const config::Fp16Config& fp16 = config.fp16;
-  if (!fp16.enabled) {
+  if (!config.scales_loss()) {
     return rule;
   }
   rule.dynamic = fp16.loss_scale == 0;

@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -48,9 +49,9 @@ params::RegistryOptions registry_options(const EngineOptions& options,
                                          const comm::ShardChannels& channels,
                                          const comm::Mesh& mesh, const zero::ZeroPlan& plan,
                                          const std::vector<params::UnitSpec>& units) {
-  zero::check_same_text(*channels.gather, options.settings, "settings",
+  zero::check_same_text(channels.everybody(), options.settings, "settings",
                         "Give the same configuration and optimizer to every rank.", options.device);
-  zero::check_same_parameters(*channels.gather, units, options.device);
+  zero::check_same_parameters(channels.everybody(), units, options.device);
   const auto persistent = persistent_units(units, options.config.zero);
   const comm::MeshAxis& shard = mesh.axis(params::kShardAxis);
   return {.rank = shard.index,
@@ -61,7 +62,7 @@ params::RegistryOptions registry_options(const EngineOptions& options,
               [plan, persistent](const params::Unit& unit) {
                 return plan.shard_parameters && !persistent[unit.id];
               },
-          .make_equal = zero::ValueBroadcast(*channels.gather)};
+          .make_equal = zero::ValueBroadcast(channels.everybody())};
 }
 
 zero::GathererOptions gatherer_options(const config::Config& config,
@@ -82,11 +83,19 @@ zero::GathererOptions gatherer_options(const config::Config& config,
 }
 
 zero::ReducerOptions reducer_options(const config::Config& config, const zero::ZeroPlan& plan,
-                                     int world_size) {
+                                     const comm::ShardChannels& channels) {
+  const int replicas = channels.replicate ? channels.replicate->size() : 1;
+  std::optional<at::ScalarType> travel_dtype;
+  if (!config.communication_data_type.empty()) {
+    travel_dtype = precision::dtype_of(config.communication_data_type);
+  }
   return {.plan = plan,
           .accumulation_dtype = precision::dtype_of(config.data_types.grad_accum_dtype),
-          .scale = config.gradient_allreduce_op == "sum" ? 1.0 : 1.0 / world_size,
-          .max_in_flight_elements = config.zero.reduce_bucket_size};
+          // The mean over replicas comes on top.
+          .scale = config.gradient_allreduce_op == "sum" ? replicas : 1.0 / channels.reduce->size(),
+          .replicate = channels.replicate,
+          .max_in_flight_elements = config.zero.reduce_bucket_size,
+          .travel_dtype = travel_dtype};
 }
 
 }  // namespace
@@ -95,14 +104,19 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                std::vector<params::UnitSpec> units)
     : options_(options),
       channels_(std::move(channels)),
-      mesh_(comm::Mesh::data_parallel(channels_.gather->rank(), channels_.gather->size())),
+      mesh_(comm::Mesh::data_parallel(channels_.everybody().rank(), channels_.everybody().size(),
+                                      channels_.gather->size())),
       plan_(zero::ZeroPlan::from_stage(options.config.zero.stage)),
       registry_(std::move(units), registry_options(options, channels_, mesh_, plan_, units)),
       gatherer_(registry_, *channels_.gather, order_hash_, options.device,
                 gatherer_options(options.config, registry_)),
       reducer_(registry_, *channels_.reduce, order_hash_, options.device,
-               reducer_options(options.config, plan_, channels_.reduce->size())),
-      driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_)),
+               reducer_options(options.config, plan_, channels_)),
+      window_({.size = options.config.batch.gradient_accumulation_steps,
+               .loss_scaling = options.config.scales_loss() && !options.rule.name.empty(),
+               .token_weighted = options.config.own.token_weighted_loss}),
+      driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_,
+                                                 window_)),
       full_state_(registry_, channels_, plan_) {
   if (!options_.rule.name.empty()) {
     optimizer_ = std::make_unique<zero::ShardedOptimizer>(
@@ -112,7 +126,7 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                                       .rank = channels_.gather->rank(),
                                       .offload = options_.config.zero.offload_optimizer == "cpu",
                                       .channel = channels_.reduce.get()});
-    boundary_ = std::make_unique<zero::Boundary>(*channels_.reduce, options_.device,
+    boundary_ = std::make_unique<zero::Boundary>(channels_.everybody(), options_.device,
                                                  registry_.trainable_count(),
                                                  optimizer_->norm_chunk_count(), boundary_rule());
   }
@@ -125,7 +139,7 @@ void Engine::note_whole_parameters() const {
   const auto& segments = registry_.segments();
   const bool any_sharded = std::any_of(segments.begin(), segments.end(),
                                        [](const auto* segment) { return segment->sharded; });
-  if (plan_.shard_parameters && !any_sharded && channels_.gather->rank() == 0) {
+  if (plan_.shard_parameters && !any_sharded && channels_.everybody().rank() == 0) {
     log_info(concat("ZeRO stage 3, but all ", registry_.units().size(),
                     " units stay whole: none has more than "
                     "zero_optimization.stage3_param_persistence_threshold = ",
@@ -143,20 +157,65 @@ kernels::BoundaryRule Engine::boundary_rule() const {
   kernels::BoundaryRule rule;
   rule.loss_scale = precision::loss_scale_rule(options_.config);
   rule.clip = options_.config.gradient_clipping;
-  rule.skip_non_finite = options_.config.fp16.enabled || options_.config.own.non_finite != "apply";
+  rule.norm_ranks = mesh_.axis(params::kShardAxis).size;
+  if (window_.token_weighted()) {
+    rule.divide_by_weight = true;
+    rule.gradient_factor = ranks_in_sum();
+  }
+  rule.skip_non_finite = options_.config.scales_loss() || options_.config.own.non_finite != "apply";
   return rule;
 }
 
-at::Tensor Engine::scale_loss(const at::Tensor& loss, double divisor) const {
-  const at::Tensor part = divisor == 1.0 ? loss : loss / divisor;
-  return boundary_ && options_.config.fp16.enabled ? part * boundary_->loss_scale() : part;
+at::Tensor Engine::loss_scale() const {
+  return boundary_ && options_.config.scales_loss() ? boundary_->loss_scale() : at::Tensor();
 }
 
-void Engine::step(const std::vector<optim::GroupValues>& groups) {
+at::Tensor Engine::scale(const at::Tensor& loss) {
+  window_.note_scaled_by_hand();
+  const at::Tensor factor = loss_scale();
+  return factor.defined() ? loss * factor : loss;
+}
+
+void Engine::backward(const at::Tensor& loss, bool retain_graph, bool divide,
+                      const at::Tensor& tokens) {
+  at::Tensor part = loss;
+  if (window_.token_weighted()) {
+    SW_USER_CHECK(UsageError, tokens.defined() && tokens.numel() == 1,
+                  "with shardwise.token_weighted_loss backward() needs tokens=, the number of "
+                  "tokens that the loss is the mean of");
+    const at::Tensor weight = tokens.detach().to(loss.options()).reshape({});
+    window_.add_weight(weight);
+    part = loss * weight;
+  } else if (divide && window_.size() > 1) {
+    part = loss / static_cast<double>(window_.size());
+  }
+  const at::Tensor factor = loss_scale();
+  const zero::ScaledBackward announcement(*driver_);
+  (factor.defined() ? part * factor : part).backward({}, retain_graph);
+}
+
+void Engine::check_gradients_are_sound() const {
+  SW_USER_CHECK(UsageError, !driver_->interrupted(),
+                "a backward since the last step ended by an error, so that gradients are missing: "
+                "call zero_grad() and run the micro-batches of this step again");
+  SW_USER_CHECK(
+      UsageError, !window_.has_foreign_scale(),
+      "gradients reached this engine through another engine's backward and carry that "
+      "engine's loss scale: call zero_grad() before this engine's own backward, or freeze "
+      "its parameters meanwhile with requires_grad_(False)");
+}
+
+void Engine::end_micro_batch() {
+  check_gradients_are_sound();
+  window_.end_micro_batch();
+}
+
+void Engine::step(const std::vector<optim::GroupValues>& groups, bool partial) {
   SW_USER_CHECK(UsageError, optimizer_ != nullptr,
                 "step() needs an optimizer: name one in the configuration (\"optimizer\": "
                 "{\"type\": \"AdamW\"}) or pass optimizer= to initialize()");
   check_last_step();
+  check_gradients_are_sound();
   SW_USER_CHECK(UsageError, !reducer_.empty(),
                 "step() was called but no gradient has arrived since the last step: call "
                 "engine.backward(loss) first");
@@ -170,11 +229,16 @@ void Engine::step(const std::vector<optim::GroupValues>& groups) {
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = zero::place_on(options_.device);
-  boundary_->decide(place, optimizer_->norm_table(), reducer_.written(), order_hash_.value());
+  boundary_->decide(place, optimizer_->norm_table(),
+                    {.written = reducer_.written(),
+                     .order_hash = order_hash_.value(),
+                     .gradient_factor = partial ? window_.partial_factor() : 1.0,
+                     .weight = window_.weight()});
   order_hash_.reset();
   optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);
   reducer_.clear();
+  window_.close(/*with_micro_batch=*/!partial || window_.had_backward());
   unchecked_ = true;
   if (options_.device.is_cpu()) {
     check_last_step();
@@ -199,7 +263,7 @@ void Engine::check_last_step() {
   SW_USER_CHECK(
       CommunicationError, result.order_mismatch == 0,
       "the ranks did different things in the last step, which was not applied: ",
-      explain_order_difference(*channels_.gather, order_hash_, registry_, options_.device),
+      explain_order_difference(channels_.everybody(), order_hash_, registry_, options_.device),
       ". Every rank must run the same blocks in the same order.");
   if (result.overflow == 0) {
     non_finite_in_a_row_ = 0;
@@ -215,14 +279,14 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
                                        : std::string("a parameter"),
              " is not finite after the reduction (seen in the shard of rank ", result.bad_rank,
              "; the values may come from any rank)");
-  if (options_.config.fp16.enabled && options_.config.fp16.loss_scale == 0) {
+  if (options_.config.scales_loss() && options_.config.fp16.loss_scale == 0) {
     SW_USER_CHECK(UsageError, result.at_min_scale == 0, where,
                   " although the loss scale is at its "
                   "minimum of ",
                   result.loss_scale,
                   ". fp16 cannot represent this training: use "
                   "bf16, lower the learning rate, or look for a division by zero in the model.");
-    if (channels_.gather->rank() == 0) {
+    if (channels_.everybody().rank() == 0) {
       log_info(concat("step skipped: ", where, " at loss scale ", result.loss_scale,
                       "; the scale is now ", result.next_loss_scale));
     }
@@ -235,23 +299,51 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
   SW_USER_CHECK(UsageError, non_finite_in_a_row_ < kMaxNonFiniteInARow, where, ", in ",
                 kMaxNonFiniteInARow,
                 " steps in a row. Look at the data, the learning rate and a static loss scale.");
-  if (channels_.gather->rank() == 0) {
+  if (channels_.everybody().rank() == 0) {
     log_warning(concat(where, result.applied != 0 ? "; applied as shardwise.non_finite asks"
                                                   : "; the step was skipped"));
   }
 }
 
-void Engine::zero_grad() { reducer_.clear(); }
+void Engine::zero_grad() {
+  reducer_.clear();
+  window_.forget_gradients();
+  driver_->forget_interruption();
+}
+
+void Engine::set_accumulation(std::int64_t size, at::ScalarType dtype) {
+  window_.resize(size);
+  reducer_.set_accumulation_dtype(dtype);
+}
 
 at::Tensor Engine::full_tensor(int parameter, const std::string& kind) {
   if (kind != "gradient") {
     return full_state_.get(parameter, kind, optimizer_.get());
   }
   at::Tensor gradient = full_state_.gradient(parameter, reducer_);
-  if (gradient.defined() && options_.config.fp16.enabled && boundary_) {
+  if (gradient.defined() && options_.config.scales_loss() && boundary_) {
     gradient = gradient.to(at::kFloat).div_(boundary_->loss_scale());
   }
+  if (gradient.defined() && window_.token_weighted()) {
+    gradient = gradient.to(at::kFloat).mul_(token_factor());
+  }
   return gradient;
+}
+
+// What the boundary multiplies reduced gradients with where losses count by their tokens.
+at::Tensor Engine::token_factor() {
+  const at::Tensor mine =
+      window_.weight().defined()
+          ? window_.weight().reshape({1})
+          : at::zeros({1}, at::TensorOptions(at::kDouble).device(options_.device));
+  const at::Tensor all = at::empty({channels_.everybody().size()}, mine.options());
+  channels_.everybody().all_gather(all, mine, "the tokens of the window")->wait();
+  return ranks_in_sum() / all.sum();
+}
+
+// What turns a reduced gradient into the sum over ranks.
+double Engine::ranks_in_sum() const {
+  return options_.config.gradient_allreduce_op == "sum" ? 1.0 : mesh_.world_size();
 }
 
 at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
@@ -261,10 +353,11 @@ at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
 void Engine::assign_group(const std::vector<int>& parameters, int group) {
   for (const int parameter : parameters) {
     const params::ParameterAddress& address = registry_.parameters().at(parameter);
-    SW_USER_CHECK(UsageError, address.parameter().trainable >= 0, "add_param_group(): parameter ",
-                  address.parameter().name,
-                  " was frozen when initialize() was called and has no place for gradients; unfreeze "
-                  "it before initialize() and leave it out of the groups until it is to train");
+    SW_USER_CHECK(
+        UsageError, address.parameter().trainable >= 0, "add_param_group(): parameter ",
+        address.parameter().name,
+        " was frozen when initialize() was called and has no place for gradients; unfreeze "
+        "it before initialize() and leave it out of the groups until it is to train");
   }
   optimizer_->assign_group(parameters, group);
   for (const int parameter : parameters) {
@@ -280,10 +373,10 @@ void Engine::set_parameter(int parameter, const at::Tensor& value) {
 }
 
 void Engine::broadcast(const at::Tensor& tensor, const std::string& what) {
-  if (channels_.gather->size() > 1 && tensor.numel() > 0) {
+  if (channels_.everybody().size() > 1 && tensor.numel() > 0) {
     const at::NoGradGuard no_grad;
     const at::Tensor contiguous = tensor.contiguous();
-    channels_.gather->broadcast(contiguous, 0, what)->wait();
+    channels_.everybody().broadcast(contiguous, 0, what)->wait();
     if (!contiguous.is_same(tensor)) {
       tensor.copy_(contiguous);
     }
@@ -307,15 +400,23 @@ MemoryReport Engine::memory_report(params::Tier tier) const {
 }
 
 comm::Traffic Engine::traffic(comm::Collective collective) const {
-  const comm::Traffic& gather = channels_.gather->traffic(collective);
-  const comm::Traffic& reduce = channels_.reduce->traffic(collective);
-  return {gather.calls + reduce.calls, gather.elements + reduce.elements,
-          gather.bytes + reduce.bytes};
+  comm::Traffic all;
+  for (comm::Channel* channel : channels_.list()) {
+    all.add(channel->traffic(collective));
+  }
+  return all;
 }
 
 void Engine::reset_traffic() {
-  channels_.gather->reset_traffic();
-  channels_.reduce->reset_traffic();
+  for (comm::Channel* channel : channels_.list()) {
+    channel->reset_traffic();
+  }
+}
+
+bool Engine::communication_failed() const {
+  const auto channels = channels_.list();
+  return std::any_of(channels.begin(), channels.end(),
+                     [](const comm::Channel* channel) { return channel->failed(); });
 }
 
 void Engine::dismantle(bool whole) {

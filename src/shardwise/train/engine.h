@@ -14,6 +14,7 @@
 #include "shardwise/config/config.h"
 #include "shardwise/optim/update_rule.h"
 #include "shardwise/params/registry.h"
+#include "shardwise/zero/accumulation_window.h"
 #include "shardwise/zero/boundary.h"
 #include "shardwise/zero/full_state.h"
 #include "shardwise/zero/unit_driver.h"
@@ -49,23 +50,34 @@ class Engine {
   zero::UnitDriver& driver() { return *driver_; }
   const params::Registry& registry() const { return registry_; }
 
-  // loss ÷ divisor × loss scale, differentiable; no synchronisation.
-  at::Tensor scale_loss(const at::Tensor& loss, double divisor) const;
-  // The end of an accumulation window: reduces, decides, updates, clears the gradients. Throws
-  // UsageError when no gradient came, CommunicationError when ranks did different things.
-  void step(const std::vector<optim::GroupValues>& groups);
+  // The micro-batches of the step under way.
+  zero::AccumulationWindow& window() { return window_; }
+  // Backward of a scalar loss, which becomes loss ÷ window size × loss scale (`divide` false:
+  // without the division). With shardwise.token_weighted_loss the loss is the mean over `tokens`, a
+  // scalar of any dtype on any device, and counts by them instead. No synchronisation.
+  void backward(const at::Tensor& loss, bool retain_graph = false, bool divide = true,
+                const at::Tensor& tokens = {});
+  // loss × loss scale, differentiable, for a backward that the user runs.
+  at::Tensor scale(const at::Tensor& loss);
+  // fp32 scalar on the device: the scale of the coming backward; undefined where none acts.
+  at::Tensor loss_scale() const;
+  // Ends a micro-batch in mid-window. Throws UsageError when its gradients are incomplete.
+  void end_micro_batch();
+  // The end of an accumulation window: reduces, decides, updates, clears the gradients. `partial`:
+  // of a window with fewer micro-batches, whose mean counts. Throws UsageError when no gradient
+  // came, CommunicationError when ranks did different things.
+  void step(const std::vector<optim::GroupValues>& groups, bool partial = false);
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
   void zero_grad();
-  // Whether a gradient of a parameter has arrived on this rank since the last step.
-  bool has_gradients() const { return reducer_.wrote(); }
-  void set_accumulation_dtype(at::ScalarType dtype) { reducer_.set_accumulation_dtype(dtype); }
+  // Another window size, and the dtype of accumulation that goes with it. Between windows only.
+  void set_accumulation(std::int64_t size, at::ScalarType dtype);
 
   // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.
   at::Tensor full_tensor(int parameter, const std::string& kind);
   void set_parameter(int parameter, const at::Tensor& value);
-  // A whole tensor from the pieces that the ranks hold of a state of an outside rule, in the shape of
-  // ShardedOptimizer::pieces; undefined if no rank has one. Collective.
+  // A whole tensor from the pieces that the ranks hold of a state of an outside rule, in the shape
+  // of ShardedOptimizer::pieces; undefined if no rank has one. Collective.
   at::Tensor assemble(int parameter, const at::Tensor& piece);
 
   // Null without a rule.
@@ -80,9 +92,8 @@ class Engine {
   void broadcast(const at::Tensor& tensor, const std::string& what);
 
   MemoryReport memory_report(params::Tier tier) const;
-  bool communication_failed() const {
-    return channels_.gather->failed() || channels_.reduce->failed();
-  }
+  bool communication_failed() const;
+  std::vector<comm::Channel*> channels() const { return channels_.list(); }
   comm::Traffic traffic(comm::Collective collective) const;
   void reset_traffic();
   // Makes the parameters ordinary tensors again; collective if `whole` (sharded ones are gathered),
@@ -92,6 +103,9 @@ class Engine {
  private:
   kernels::BoundaryRule boundary_rule() const;
   void note_whole_parameters() const;
+  void check_gradients_are_sound() const;
+  at::Tensor token_factor();
+  double ranks_in_sum() const;
   void check_last_step();
   void report_non_finite(const kernels::BoundaryResult& result);
 
@@ -105,6 +119,7 @@ class Engine {
   zero::Reducer reducer_;
   std::unique_ptr<zero::ShardedOptimizer> optimizer_;
   std::unique_ptr<zero::Boundary> boundary_;
+  zero::AccumulationWindow window_;
   std::shared_ptr<zero::UnitDriver> driver_;
   zero::FullState full_state_;
   int non_finite_in_a_row_ = 0;

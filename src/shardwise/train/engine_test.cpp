@@ -91,7 +91,7 @@ class Model {
     }
     EngineOptions options;
     options.config = stage_config(stage);
-    options.rule = "sgd";
+    options.rule.name = "sgd";
     engine_ = std::make_unique<Engine>(options, channels, std::move(units));
   }
 

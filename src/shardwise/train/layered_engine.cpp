@@ -54,35 +54,45 @@ void LayeredEngine::dropping_the_window_on_failure(const Work& work) {
   } catch (...) {
     if (!core_->communication_failed()) {
       core_->zero_grad();
-      micro_steps_ -= micro_steps_ % config_.batch.gradient_accumulation_steps;
+      core_->window().drop();
     }
     throw;
   }
 }
 
-void LayeredEngine::backward(const at::Tensor& loss) {
+void LayeredEngine::backward(const at::Tensor& loss, const at::Tensor& tokens) {
   SW_USER_CHECK(UsageError, loss.numel() == 1 && loss.requires_grad(),
                 "backward() needs a scalar loss that was computed with gradients, not under "
                 "NoGradGuard");
-  const auto steps = static_cast<double>(config_.batch.gradient_accumulation_steps);
-  dropping_the_window_on_failure([&] { core_->scale_loss(loss, steps).backward(); });
+  dropping_the_window_on_failure(
+      [&] { core_->backward(loss, /*retain_graph=*/false, /*divide=*/true, tokens); });
 }
 
 bool LayeredEngine::step() {
-  const std::int64_t window = config_.batch.gradient_accumulation_steps;
-  if ((micro_steps_ + 1) % window != 0) {
-    ++micro_steps_;
+  if (!core_->window().at_boundary()) {
+    dropping_the_window_on_failure([&] { core_->end_micro_batch(); });
     return false;
   }
+  update(/*partial=*/false);
+  return true;
+}
+
+bool LayeredEngine::flush_accumulation() {
+  if (core_->window().empty()) {
+    return false;
+  }
+  update(/*partial=*/true);
+  return true;
+}
+
+void LayeredEngine::update(bool partial) {
   dropping_the_window_on_failure([&] {
     const optim::GroupValues values = scheduled_values();
-    core_->step({values});
+    core_->step({values}, partial);
     last_lr_ = values.at("lr");
   });
-  ++micro_steps_;
   ++global_steps_;
   unsettled_ = true;
-  return true;
 }
 
 void LayeredEngine::settle() {
@@ -116,7 +126,7 @@ optim::GroupValues LayeredEngine::scheduled_values() {
 void LayeredEngine::sum_over_ranks(const at::Tensor& values) {
   if (rank_.world_size > 1) {
     const at::Tensor all = at::empty({rank_.world_size, values.numel()}, values.options());
-    rank_.channels.reduce->all_gather(all, values, "a sum over ranks")->wait();
+    rank_.channels.everybody().all_gather(all, values, "a sum over ranks")->wait();
     values.copy_(all.sum(0));
   }
 }

@@ -46,11 +46,14 @@ class LayeredEngine {
   // [batch, seq, vocabulary] in the training dtype.
   at::Tensor logits(const at::Tensor& tokens);
 
-  // Backward of a loss; divides by the accumulation steps and scales in fp16. After an error the
+  // Backward of a loss; divides by the accumulation steps and scales in fp16. `tokens`: how many
+  // the loss is the mean of, where shardwise.token_weighted_loss asks for it. After an error the
   // gradients of the window are dropped.
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, const at::Tensor& tokens = {});
   // Ends a micro-batch. At the end of the accumulation window updates the weights and returns true.
   bool step();
+  // Updates with the mean over the micro-batches since the last update, if there are any.
+  bool flush_accumulation();
 
   // Learning rate of the last step; 0 before the first.
   double last_lr() const { return last_lr_; }
@@ -74,6 +77,7 @@ class LayeredEngine {
   Engine& core() { return *core_; }
 
  private:
+  void update(bool partial);
   void settle();
   optim::GroupValues scheduled_values();
   // Runs `work`; if it throws, the gradients of the present accumulation window are dropped.
@@ -86,7 +90,6 @@ class LayeredEngine {
   optim::ConfiguredRule rule_;
   std::unique_ptr<optim::Schedule> schedule_;  // null: constant
   std::unique_ptr<Engine> core_;
-  std::int64_t micro_steps_ = 0;
   std::int64_t global_steps_ = 0;
   std::int64_t skipped_steps_ = 0;
   double last_lr_ = 0;

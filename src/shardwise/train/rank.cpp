@@ -4,19 +4,23 @@
 
 #include "shardwise/comm/rank_group.h"
 #include "shardwise/device/choice.h"
+#include "shardwise/device/determinism.h"
 
 namespace shardwise::train {
 
 Rank join_job(const config::LaunchEnvironment& environment, const config::Settings& settings,
               const config::Config& config) {
   const at::Device device = device::choose_device(settings.accelerator, environment.local_rank);
+  if (config.own.deterministic) {
+    device::make_deterministic(device);
+  }
   const std::chrono::milliseconds timeout(
       static_cast<std::int64_t>(config.own.timeout_seconds * 1000));
-  return {
-      .rank = environment.rank,
-      .world_size = environment.world_size,
-      .device = device,
-      .channels = comm::join_ranks(environment, device, timeout, config.own.force_communication)};
+  return {.rank = environment.rank,
+          .world_size = environment.world_size,
+          .device = device,
+          .channels = comm::join_ranks(environment, device, timeout, config.own.force_communication,
+                                       config.own.hybrid_shard_size)};
 }
 
 }  // namespace shardwise::train

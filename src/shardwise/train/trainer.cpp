@@ -148,7 +148,7 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   for (bool updated = false; !updated;) {
     loader_->next({tokens.data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
     const at::Tensor loss = engine_->loss(tokens);
-    engine_->backward(loss);
+    engine_->backward(loss, at::scalar_tensor(tokens.size(0) * (tokens.size(1) - 1)));
     losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
     report_pending(sink);
     updated = engine_->step();

@@ -83,6 +83,7 @@ at::Tensor FullState::gradient(int index, Reducer& reducer) {
   // The accumulator still waits for its reduction at the boundary: reduce a copy.
   const at::Tensor copy = reducer.unreduced_copy(segment);
   channels_.reduce->all_reduce(copy, reducer.scale(), segment.name)->wait();
+  reducer.average_over_replicas(copy, segment.name);
   return cut(copy, address.parameter());
 }
 

@@ -192,10 +192,11 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   flush_segment(segment);
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
+  at::Tensor sent = to_travel(state.whole);
   comm::WorkPtr work = channel_.reduce_scatter(
-      state.shard, state.whole, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
+      state.shard, sent, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
       segment.name);
-  in_flight_.push_back({std::move(state.whole), std::move(work)});
+  in_flight_.push_back({std::move(state.whole), std::move(work), std::move(sent)});
   in_flight_elements_ += segment.layout.numel;
   state.whole = at::Tensor();
   state.shard_holds_sum = true;
@@ -237,12 +238,20 @@ void Reducer::reduce_whole(const Segment& segment, int unit) {
   zero_unwritten(segment);
   if (options_.plan.shard_optimizer) {
     hash_.add(comm::Collective::kReduceScatter, unit);
-    in_flight_.push_back({{},
-                          channel_.reduce_scatter(state.shard, state.whole,
-                                                  {.scale = options_.scale}, segment.name)});
+    at::Tensor sent = to_travel(state.whole);
+    comm::WorkPtr work =
+        channel_.reduce_scatter(state.shard, sent, {.scale = options_.scale}, segment.name);
+    in_flight_.push_back({{}, std::move(work), std::move(sent)});
   } else {
     hash_.add(comm::Collective::kAllReduce, unit);
-    in_flight_.push_back({{}, channel_.all_reduce(state.whole, options_.scale, segment.name)});
+    at::Tensor sent = to_travel(state.whole);
+    comm::WorkPtr work = channel_.all_reduce(sent, options_.scale, segment.name);
+    if (!sent.is_same(state.whole)) {
+      work->wait();
+      state.whole.copy_(sent);
+    } else {
+      in_flight_.push_back({{}, std::move(work), {}});
+    }
   }
 }
 
@@ -273,7 +282,41 @@ void Reducer::finish() {
       state.shard.zero_();
     }
   }
+  average_replicas();
   finished_ = true;
+}
+
+// Once a window: ranks with the same shards have summed other samples. A mean, also of what was a
+// mean already, so that reading gradients in mid-window changes nothing.
+void Reducer::average_replicas() {
+  if (!options_.replicate) {
+    return;
+  }
+  for (const auto& unit : registry_.units()) {
+    for (const auto& segment : unit->segments) {
+      if (segment->trainable && segment->layout.numel > 0) {
+        const State& state = states_[segment->id];
+        hash_.add(comm::Collective::kAllReduce, unit->id);
+        average_over_replicas(options_.plan.shard_optimizer ? state.shard : state.whole,
+                              segment->name);
+      }
+    }
+  }
+}
+
+void Reducer::average_over_replicas(const at::Tensor& tensor, const std::string& who) {
+  if (!options_.replicate) {
+    return;
+  }
+  const at::Tensor sent = to_travel(tensor);
+  options_.replicate->all_reduce(sent, 1.0 / options_.replicate->size(), who)->wait();
+  if (!sent.is_same(tensor)) {
+    tensor.copy_(sent);
+  }
+}
+
+at::Tensor Reducer::to_travel(const at::Tensor& gradients) const {
+  return gradients.to(options_.travel_dtype.value_or(gradients.scalar_type()));
 }
 
 void Reducer::clear() {

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "shardwise/comm/channel.h"
@@ -18,8 +21,12 @@ struct ReducerOptions {
   ZeroPlan plan;
   // dtype in which gradients of 16-bit parameters are accumulated: their own or fp32.
   at::ScalarType accumulation_dtype = at::kFloat;
-  double scale = 1.0;  // of the sum over ranks: 1 / ranks for the mean
+  double scale = 1.0;  // of the sum over the ranks of the shard axis
+  // Of the ranks with the same shards: their mean is taken at the end of a window. Null: none.
+  std::shared_ptr<comm::Channel> replicate = nullptr;
   std::int64_t max_in_flight_elements = 500'000'000;
+  // dtype in which gradients travel; nothing: as they are.
+  std::optional<at::ScalarType> travel_dtype;
 };
 
 // Stages 0–1: gradients of all micro-batches add up in one flat buffer a segment, which is reduced
@@ -47,6 +54,8 @@ class Reducer {
   // Allocates the accumulators anew in another dtype; only while there are no gradients.
   void set_accumulation_dtype(at::ScalarType dtype);
 
+  // The mean over ranks that hold the same shards. Does nothing without any.
+  void average_over_replicas(const at::Tensor& tensor, const std::string& who);
   // [shard_numel] of reduced gradients, zero where nothing was written; valid after finish().
   at::Tensor shard(const params::Segment& segment) const;
   // [layout.numel]; stage 0 only.
@@ -79,6 +88,7 @@ class Reducer {
   struct InFlight {
     at::Tensor buffer;
     comm::WorkPtr work;
+    at::Tensor sent;  // `buffer` in the dtype in which it travels
   };
 
   void allocate();
@@ -90,6 +100,8 @@ class Reducer {
   void zero_unwritten(const params::Segment& segment);
   void drop_vanished(const params::Segment& segment);
   void wait_oldest();
+  void average_replicas();
+  at::Tensor to_travel(const at::Tensor& gradients) const;
 
   const params::Registry& registry_;
   comm::Channel& channel_;

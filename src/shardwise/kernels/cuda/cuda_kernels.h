@@ -31,8 +31,7 @@ void adagrad_update(const Place& place, const ChunkTable& table,
 void sum_of_squares(const Place& place, const ChunkTable& table, double* partials);
 
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
-                          std::uint64_t order_hash, const std::uint8_t* written,
-                          std::int64_t parameters, void* record);
+                          const BoundaryInput& input, void* record);
 void finish_boundary(const Place& place, const BoundaryRecords& records, std::int64_t parameters,
                      const BoundaryRule& rule, LossScaleState* state, std::uint8_t* active_out,
                      std::int32_t* step, StepDecision* decision, BoundaryResult* result);

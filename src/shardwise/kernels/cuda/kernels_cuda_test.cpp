@@ -302,6 +302,7 @@ struct BoundaryInputs {
   std::vector<std::vector<double>> partials;       // [rank][chunk]
   std::vector<std::vector<std::uint8_t>> written;  // [rank][parameter]
   std::vector<std::uint64_t> hashes;               // [rank]
+  std::vector<double> weights;                     // [rank]
   std::vector<Chunk> chunks;
   BoundaryRule rule;
 
@@ -321,6 +322,7 @@ BoundaryInputs random_boundary(std::mt19937& random, int world, int parameters, 
     for (int i = 0; i < parameters; ++i) {
       in.written[rank].push_back(random() % 4 == 0);
     }
+    in.weights.push_back(static_cast<double>(random() % 5));
     in.hashes.push_back(random() % 12 == 0 ? 1 : 2);
   }
   if (random() % 3 == 0) {
@@ -337,8 +339,11 @@ void decide_on_cpu(const BoundaryInputs& in, BoundarySide& side) {
   side.records.assign(stride * in.world(), 0xAB);
   const ChunkTable table{in.chunks.data(), in.chunk_count(), nullptr, 0};
   for (int rank = 0; rank < in.world(); ++rank) {
-    fill_boundary_record(Place{}, table, in.partials[rank].data(), in.hashes[rank],
-                         in.written[rank].data(), in.parameters(),
+    fill_boundary_record(Place{}, table, in.partials[rank].data(),
+                         {.order_hash = in.hashes[rank],
+                          .weight = &in.weights[rank],
+                          .written = in.written[rank].data(),
+                          .parameters = in.parameters()},
                          side.records.data() + rank * stride);
   }
   finish_boundary(Place{}, side.records.data(), in.world(), in.parameters(), in.rule, &side.state,
@@ -354,8 +359,12 @@ void decide_on_device(const Place& place, const BoundaryInputs& in, BoundarySide
   for (int rank = 0; rank < in.world(); ++rank) {
     const OnDevice partials(in.partials[rank]);
     const OnDevice written(in.written[rank]);
-    fill_boundary_record(place, table, partials.as<double>(), in.hashes[rank],
-                         written.as<std::uint8_t>(), in.parameters(),
+    const OnDevice weight(&in.weights[rank], sizeof(double));
+    fill_boundary_record(place, table, partials.as<double>(),
+                         {.order_hash = in.hashes[rank],
+                          .weight = weight.as<double>(),
+                          .written = written.as<std::uint8_t>(),
+                          .parameters = in.parameters()},
                          records.as<std::uint8_t>() + rank * stride);
     require(cudaStreamSynchronize(static_cast<cudaStream_t>(place.stream)));
   }
@@ -416,7 +425,7 @@ TEST_F(KernelsCuda, BoundaryDecidesAsTheCpuDoes) {
   for (int i = 0; i < 40; ++i) {
     BoundaryInputs in = random_boundary(random, 1 + i % 5, kParameters, 1 + i * 61 % 1500);
     in.rule = rule;
-    in.rule.replicated_gradient = i % 7 == 0;
+    in.rule.norm_ranks = i % 7 == 0 ? 1 : 0;
     decide_on_cpu(in, on_cpu);
     decide_on_device(place_, in, on_device);
     expect_same_decision(on_cpu, on_device);

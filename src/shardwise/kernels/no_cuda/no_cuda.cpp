@@ -36,8 +36,8 @@ void adagrad_update(const Place&, const ChunkTable&, const std::vector<AdagradGr
 
 void sum_of_squares(const Place&, const ChunkTable&, double*) { refuse("sum_of_squares"); }
 
-void fill_boundary_record(const Place&, const ChunkTable&, const double*, std::uint64_t,
-                          const std::uint8_t*, std::int64_t, void*) {
+void fill_boundary_record(const Place&, const ChunkTable&, const double*, const BoundaryInput&,
+                          void*) {
   refuse("fill_boundary_record");
 }
 

@@ -1,0 +1,106 @@
+"""Where each rank is, so that an error about ranks that wait can say whom they wait for."""
+
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from shardwise import _C
+
+# How often a rank says where it is. Small against any time-out, and nothing against a step.
+EVERY_SECONDS = 0.5
+PACKAGE = os.path.dirname(__file__)
+
+
+class Whereabouts:
+    """Publishes what this rank does, beside the training, and reads what the others do.
+
+    A thread writes to the store that the ranks met in: the micro-batch, the collectives under way
+    and the line of the user's program. It costs training nothing but that thread.
+    """
+
+    def __init__(self, core: _C.Engine, group: dist.ProcessGroup):
+        self._store = dist.PrefixStore(f"whereabouts/{group.group_name}", _get_default_store())
+        self._recorder = _C.FlightRecorder(core)
+        self._window = weakref.ref(core)
+        self._thread_of_user = threading.get_ident()
+        self._stop = threading.Event()
+        self._said: Any = None
+        self._publish()
+        self._thread = threading.Thread(target=self._run, name="shardwise-whereabouts", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def describe(self) -> str:
+        """A line for each rank."""
+        self._publish()
+        now = time.time()
+        lines = [_line(rank, self._read(rank), now) for rank in range(dist.get_world_size())]
+        return "Where the ranks are:\n" + "\n".join(f"  {line}" for line in lines)
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_SECONDS):
+            try:
+                self._publish()
+            except Exception:  # the store is gone: the job ends, and says why elsewhere
+                return
+
+    def _publish(self) -> None:
+        core = self._window()
+        if core is None:
+            return
+        frame = _frame_of_user(sys._current_frames().get(self._thread_of_user))
+        state = {
+            "micro_steps": core.window.micro_steps,
+            "under_way": self._recorder.under_way(),
+            "last": self._recorder.last_finished(),
+            "count": self._recorder.count(),
+            "at": frame,
+        }
+        del core
+        if self._said is None or self._said[0] != state:
+            self._said = (state, time.time())
+        self._store.set(str(dist.get_rank()), json.dumps([*self._said, time.time()]))
+
+    def _read(self, rank: int) -> list[Any] | None:
+        return json.loads(self._store.get(str(rank))) if self._store.check([str(rank)]) else None
+
+
+def _frame_of_user(frame: Any) -> str:
+    """The innermost line of the user's program: the first outside of this package and torch."""
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) and f"{os.sep}torch{os.sep}" not in (
+            code.co_filename
+        ):
+            return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}()"
+        frame = frame.f_back
+    return "nowhere in Python"
+
+
+def _line(rank: int, said: list[Any] | None, now: float) -> str:
+    if said is None:
+        return f"rank {rank}: has said nothing yet"
+    state, since, heard = said
+    place = f"at {state['at']}, after {state['micro_steps']} micro-batches"
+    silence = now - heard
+    if silence > 4 * EVERY_SECONDS:
+        return f"rank {rank}: silent for {silence:.0f} s (stopped or dead); it was {place}"
+    for_seconds = f"for {now - since:.0f} s"
+    if state["under_way"]:
+        waits = ", ".join(state["under_way"])
+        return f"rank {rank}: in {waits} {for_seconds}, {place}"
+    last = f"; its last was {state['last']}" if state["last"] else ""
+    return (
+        f"rank {rank}: in no collective {for_seconds}{last}; it left the loop at micro-step "
+        f"{state['micro_steps']}, or is busy, {place}"
+    )

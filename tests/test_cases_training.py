@@ -1,0 +1,643 @@
+"""Faults that users of such engines reported, as tests of the right behaviour. Ids name the cases.
+
+Cases of accumulation are in test_accumulation.py, of optimizers in test_cases_optimizers.py, of
+sharded construction and access in test_cases_access.py, of what is shown in test_cases_view.py.
+"""
+
+import itertools
+import math
+import time
+
+import models
+import parity
+import pytest
+import reference
+import torch
+import torch.distributed as dist
+from parity import Case, make_engine
+from steps import STAGES, config, engine_of, samples, train_step
+
+TIMEOUT = 5
+
+
+def run_steps(engine, steps):
+    """Losses and norms of single-batch steps."""
+    losses, norms = [], []
+    for step in range(steps):
+        losses.append(train_step(engine, step))
+        norms.append(engine.get_global_grad_norm())
+    return losses, norms
+
+
+# GA: accumulation, norms, loss scale
+
+
+def rank_no_sync(stage, use):
+    with engine_of(stage, accumulation=4) as engine:
+        for micro in range(8):
+            if use and (micro + 1) % 4:
+                with engine.no_sync():
+                    engine.backward(engine(**samples(micro)))
+            else:
+                engine.backward(engine(**samples(micro)))
+            engine.step()
+        with pytest.raises(RuntimeError, match="nested"), engine.no_sync(), engine.no_sync():
+            pass
+        return engine.state_dict()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_GA_05_no_sync_with_sharded_gradients(stage, pool):
+    plain = pool.run(rank_no_sync, stage, False, ranks=2)[0]
+    outcomes = pool.outcomes(rank_no_sync, stage, True, ranks=2)
+    assert all(torch.equal(value, outcomes[0].value[name]) for name, value in plain.items())
+    assert outcomes[0].log.count("no_sync()") == 1, "one warning"
+
+
+def rank_norms(case, steps):
+    with make_engine(models.build(case.model), parity.config_of(case)) as engine:
+        norms = []
+        for step in range(steps):
+            parity.accumulate(engine, case, step, "cpu")
+            engine.step()
+            norms.append(engine.get_global_grad_norm())
+        return norms
+
+
+def test_GA_07_bf16_norms_agree_over_stages(pool):
+    every = [
+        ranks
+        for stage in range(4)
+        for ranks in pool.run(rank_norms, Case(stage, "gpt2", "bf16"), 10, ranks=2)
+    ]
+    for norms in every[1:]:
+        assert norms == pytest.approx(every[0], rel=0.01)
+    assert every[0::2] == every[1::2], "the ranks of one run report one number"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_norms_agree_over_stages_and_processes(dtype, accumulation, pool):
+    """First step: nothing but the gradient differs, by twice the rounding to dtype."""
+    runs = [
+        pool.run(rank_norms, Case(stage, "mlp", dtype, accumulation, ranks), 1, ranks=ranks)
+        for stage, ranks in itertools.product(range(4), (1, 2, 4))
+    ]
+    tolerance = 1e-6 if dtype == "fp32" else 2 * torch.finfo(reference.DTYPES[dtype]).eps
+    for run in runs:
+        assert all(norms == run[0] for norms in run)
+        assert run[0] == pytest.approx(runs[0][0], rel=tolerance)
+
+
+def half_engine(stage, optimizer=None, **fp16):
+    settings = config(stage, fp16={"enabled": True, **fp16}, gradient_clipping=0)
+    settings["optimizer"] = optimizer or {"type": "SGD", "params": {"lr": 0.0}}
+    return make_engine(models.build("mlp"), settings)
+
+
+def half_step(engine, factor=1.0):
+    micro = {key: value.half() for key, value in samples(0).items()}
+    engine.backward(engine(**micro) * factor)
+    engine.step()
+
+
+def rank_changing_scale(stage):
+    with half_engine(stage, initial_scale_power=8, loss_scale_window=2) as engine:
+        seen = []
+        for _ in range(10):
+            scale = engine.loss_scale
+            half_step(engine)
+            seen.append((scale, engine.get_global_grad_norm()))
+        return seen
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_GA_11_norm_uses_the_scale_of_its_step(stage, pool):
+    seen = pool.run(rank_changing_scale, stage, ranks=2)[0]
+    scales = [scale for scale, _ in seen]
+    # DeepSpeed counts from an overflow at step -1, so the first window is one step short.
+    assert scales == [2.0**p for p in (8, 8, 9, 9, 10, 10, 11, 11, 12, 12)]
+    norms = [norm for _, norm in seen]
+    assert norms == pytest.approx([norms[0]] * 10, rel=1e-2)
+
+
+def rank_overflows(stage):
+    from shardwise.utils import safe_get_full_fp32_param
+
+    schedule = {"type": "WarmupLR", "params": {"warmup_num_steps": 100, "warmup_type": "linear"}}
+    settings = config(
+        stage,
+        fp16={"enabled": True, "initial_scale_power": 16, "hysteresis": 2},
+        scheduler=schedule,
+        optimizer={"type": "AdamW", "params": {"lr": 1e-3}},
+    )
+    record = []
+    with make_engine(models.build("mlp"), settings) as engine:
+        parameters = list(engine.module.parameters())
+        for step in range(6):
+            before = [safe_get_full_fp32_param(p).clone() for p in parameters]
+            half_step(engine, math.inf if step in (2, 3, 4) else 1.0)
+            after = [safe_get_full_fp32_param(p) for p in parameters]
+            same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+            record.append(
+                (engine.loss_scale, engine.skipped_steps, engine.lr_scheduler.last_batch_iteration,
+                 same)
+            )  # fmt: skip
+    return record
+
+
+def test_GA_13_skipped_steps(pool):
+    """2^16, the hysteresis is spent, 2^15, 2^14; weights, count and schedule stand still."""
+    texts = []
+    for stage in (1, 2, 3):
+        outcomes = pool.outcomes(rank_overflows, stage, ranks=2)
+        for outcome in outcomes:
+            assert outcome.kind == "value", outcome.describe()
+            assert outcome.value == [
+                (2.0**16, 0, 0, False),
+                (2.0**16, 0, 1, False),
+                (2.0**16, 1, 1, True),
+                (2.0**15, 2, 1, True),
+                (2.0**14, 3, 1, True),
+                (2.0**14, 3, 2, False),
+            ]
+        lines = [line for line in outcomes[0].log.splitlines() if "step skipped" in line]
+        assert len(lines) == 3
+        # Which parameter is named first depends on what a stage's first rank holds.
+        texts.append([line.split(" at loss scale ")[1] for line in lines])
+    assert texts[0] == texts[1] == texts[2]
+
+
+def rank_splits(case, steps):
+    record = parity.train(case, steps=steps)
+    return record["losses"]
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [("fp32", 1e-4), ("bf16", 2e-2)])
+def test_GA_15_loss_curves_do_not_depend_on_the_split(dtype, allowed, pool):
+    curves = [
+        [sum(step) / 2 for step in zip(*pool.run(rank_splits, case, 50, ranks=2), strict=True)]
+        for case in (Case(2, "gpt2", dtype, gas) for gas in (1, 2, 8))
+    ]
+    for curve in curves[1:]:
+        assert max(abs(a - b) for a, b in zip(curve, curves[0], strict=True)) < allowed
+
+
+# OV: overlap and buckets
+
+
+def rank_delayed(stage, overlap, delayed):
+    """Trains with tiny buckets while collectives start late and memory is churned."""
+    settings = config(stage)
+    settings["zero_optimization"].update(overlap_comm=overlap, reduce_bucket_size=500)
+    with make_engine(models.build("mlp"), settings) as engine:
+        if delayed:
+            for block in engine.module.blocks:
+                block.register_forward_hook(lambda *_: time.sleep(0.002 * dist.get_rank()))
+                block.register_forward_hook(lambda *_: torch.full((1 << 16,), math.nan) and None)
+        losses, norms = run_steps(engine, 10)
+        return losses, norms, engine.state_dict()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_OV_01_overlap_changes_no_bit(stage, pool):
+    runs = [
+        pool.run(rank_delayed, stage, overlap, delayed, ranks=2)[0]
+        for overlap, delayed in ((False, False), (True, False), (True, True))
+    ]
+    for losses, norms, weights in runs[1:]:
+        assert (losses, norms) == runs[0][:2]
+        assert all(torch.equal(weights[name], value) for name, value in runs[0][2].items())
+    assert all(math.isfinite(loss) for loss in runs[0][0])
+
+
+def rank_bucket(size, overlap):
+    settings = config(2)
+    settings["zero_optimization"].update(overlap_comm=overlap, reduce_bucket_size=size)
+    with make_engine(models.build("mlp"), settings) as engine:
+        run_steps(engine, 20)
+        return engine.state_dict()
+
+
+def test_OV_03_bucket_size_changes_no_bit(pool):
+    elements = sum(p.numel() for p in models.build("mlp").parameters())
+    runs = [
+        pool.run(rank_bucket, size, overlap, ranks=2)[0]
+        for size, overlap in itertools.product((1, 7, 100, 10_000, 5 * elements), (True, False))
+    ]
+    for run in runs[1:]:
+        assert all(torch.equal(run[name], value) for name, value in runs[0].items())
+
+
+def rank_reused_reductions(stage):
+    case = Case(stage, "reused")
+    settings = parity.config_of(case, zero={"reduce_bucket_size": 10, "overlap_comm": True})
+    with make_engine(models.build("reused"), settings) as engine:
+        engine.reset_comm_counters()
+        parity.accumulate(engine, case, 0, "cpu")
+        gradients = parity.full_gradients(engine)
+        engine.step()
+        return engine.comm_counters()["reduce_scatter"], gradients
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_OV_05_a_block_called_three_times_is_reduced_once(stage, pool, reference):
+    counters, gradients = pool.run(rank_reused_reductions, stage, ranks=2)[0]
+    elements = sum(p.numel() for p in models.build("reused").parameters())
+    # Padding: at most 2 ranks × 32 elements a unit, of 6 units.
+    assert elements <= counters["elements"] <= elements + 6 * 64
+    plain = reference.run(plain_first_gradients, "reused")[0]
+    errors = parity.relative_errors(gradients, {"gradients": plain}, "gradients")
+    assert max(errors.values()) <= 1e-5, max(errors, key=errors.get)
+
+
+def plain_first_gradients(name):
+    module = models.build(name)
+    models.loss_of(module(**models.batch(name, 0))).backward()
+    return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
+
+
+# FS: norms of shards, modes
+
+
+def test_FS_01_norm_of_the_whole_gradient(pool):
+    runs = [pool.run(rank_norms, Case(3, ranks=n), 3, ranks=n) for n in (1, 2, 4)]
+    for run in runs:
+        assert all(norms == run[0] and type(norms[0]) is float for norms in run)
+        assert run[0] == pytest.approx(runs[0][0], rel=1e-5)
+
+
+HYBRID = [("shardwise", "hybrid_shard_size"), ("zero_optimization", "mics_shard_size")]
+
+
+def hybrid(case, section, key, size):
+    settings = parity.config_of(case)
+    settings[section][key] = size
+    return settings
+
+
+def rank_hybrid(case, section, key, size):
+    record = {"losses": [], "norms": [], "applied": []}
+    with make_engine(models.build(case.model), hybrid(case, section, key, size)) as engine:
+        for step in range(reference.STEPS):
+            record["losses"].append(parity.accumulate(engine, case, step, "cpu"))
+            if step == reference.STEPS - 1:
+                record["gradients"] = parity.full_gradients(engine)
+            engine.step()
+            record["norms"].append(engine.get_global_grad_norm())
+            record["applied"].append(engine.was_step_applied())
+        record["memory"] = engine.memory_report()["device"]
+        record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
+    return record
+
+
+@pytest.fixture(scope="module")
+def truth(reference):
+    return parity.Truth(reference)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulation", "size", "named"),
+    [("fp32", 1, 2, 0), ("fp32", 4, 2, 1), ("bf16", 4, 2, 0), ("fp32", 1, 1, 0)],
+)
+@STAGES
+def test_FS_03_hybrid_shards(stage, dtype, accumulation, size, named, pool, truth):
+    """Four ranks, shards over `size` neighbours: all numbers are those of plain torch."""
+    case = Case(stage, "gpt2", dtype, accumulation, ranks=4, clip=True)
+    ranks = pool.run(rank_hybrid, case, *HYBRID[named], size, ranks=4)
+    parity.check(case, ranks, truth)
+    if stage == 3:
+        whole = sum(p.numel() for p in models.build("gpt2").parameters()) * 4
+        moments = ranks[0]["memory"]["optimizer"]
+        assert moments >= 2 * whole / size, "each replica holds all moments"
+        assert moments <= 2 * whole / size * 1.2, "padding of a toy model"
+
+
+def rank_bad_hybrid():
+    with pytest.raises(ValueError, match="hybrid_shard_size: 3 does not divide the world size 4"):
+        make_engine(models.build("mlp"), config(3, shardwise={"hybrid_shard_size": 3}))
+
+
+def test_hybrid_groups_must_divide_the_ranks(pool):
+    pool.run(rank_bad_hybrid, ranks=4)
+
+
+def rank_modes(stage, dtype):
+    """All orders of length 4 of training, evaluation and gathering, against the plain module."""
+    import shardwise
+
+    settings = config(stage, optimizer={"type": "SGD", "params": {"lr": 0.0}})
+    if dtype != "fp32":
+        settings[dtype] = {"enabled": True}
+    kind = reference.DTYPES[dtype]
+    plain = models.build("gpt2").to(kind)
+    batch = models.micro_batches("gpt2", 0, 2, "cpu", kind)[dist.get_rank()]
+    expected = plain(**batch).logits.detach()
+    weights = {n: p.detach() for n, p in plain.named_parameters()}
+    with make_engine(models.build("gpt2"), settings) as engine:
+
+        def forward():
+            assert torch.equal(engine(**batch).logits, expected)
+
+        def forward_backward():
+            out = engine(**batch)
+            assert torch.equal(out.logits, expected)
+            engine.backward(out.loss)
+            engine.step()
+
+        def evaluate():
+            engine.eval()
+            with torch.no_grad():
+                assert torch.equal(engine(**batch).logits, expected)
+            engine.train()
+
+        def gather():
+            with shardwise.zero.GatheredParameters(list(engine.module.parameters())):
+                for name, p in engine.module.named_parameters():
+                    assert torch.equal(p, weights[name]), name
+
+        for order in itertools.product((forward, forward_backward, evaluate, gather), repeat=4):
+            for action in order:
+                action()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_FS_05_any_order_of_modes(stage, dtype, pool):
+    pool.run(rank_modes, stage, dtype, ranks=2)
+
+
+# XP: equal ranks, equal runs
+
+
+def rank_deterministic(dtype):
+    settings = config(3, gradient_clipping=0.05)
+    settings["shardwise"] = {"deterministic": True}
+    if dtype != "fp32":
+        settings[dtype] = {"enabled": True}
+    kind = reference.DTYPES[dtype]
+    with make_engine(models.build("gpt2"), settings) as engine:
+        record = []
+        for step in range(50):
+            micro = models.micro_batches("gpt2", step % 5, 4, "cpu", kind)[dist.get_rank()]
+            loss = engine(**micro).loss
+            engine.backward(loss)
+            engine.step()
+            record.append((loss.item(), engine.get_global_grad_norm()))
+        assert torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
+        return record, engine.state_dict()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_XP_05_two_runs_are_equal(dtype, pool):
+    first, second = (pool.run(rank_deterministic, dtype, ranks=4) for _ in range(2))
+    for (record, weights), (again, weights_again) in zip(first, second, strict=True):
+        assert record == again
+        assert all(torch.equal(weights_again[name], value) for name, value in weights.items())
+
+
+# LR: schedules
+
+
+def rank_first_steps(kind, params):
+    """How far each of 12 steps moves weights whose gradient is 1."""
+
+    class Ones(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(8))
+
+        def forward(self):
+            return self.weight.sum()
+
+    settings = config(0, optimizer={"type": "SGD", "params": {"lr": 1.0}}, gradient_clipping=0)
+    settings["scheduler"] = {"type": kind, "params": params}
+    with make_engine(Ones(), settings) as engine:
+        moves, rates = [], [engine.lr_scheduler.get_last_lr()[0]]
+        for _ in range(12):
+            before = engine.state_dict()
+            engine.backward(engine())
+            engine.step()
+            after = engine.state_dict()
+            moves.append(float((before["weight"] - after["weight"])[0]) if after else None)
+            rates.append(engine.lr_scheduler.get_last_lr()[0])
+        return moves, rates
+
+
+WARMUP = {"warmup_min_lr": 0, "warmup_max_lr": 1, "warmup_num_steps": 10, "warmup_type": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "expected"),
+    [
+        ("WarmupLR", WARMUP, [min(step / 10, 1.0) for step in range(12)]),
+        ("WarmupDecayLR", {**WARMUP, "total_num_steps": 20},
+         [step / 10 if step < 10 else (20 - step) / 10 for step in range(12)]),
+        ("WarmupCosineLR", {"warmup_num_steps": 10, "total_num_steps": 20,
+                            "warmup_min_ratio": 0.0, "cos_min_ratio": 0.0,
+                            "warmup_type": "linear"},
+         [step / 10 if step < 10 else (1 + math.cos(math.pi * (step - 10) / 10)) / 2
+          for step in range(12)]),
+    ],
+)  # fmt: skip
+def test_LR_01_the_first_step_is_warmed_up(kind, params, expected, pool):
+    moves, rates = pool.run(rank_first_steps, kind, params, ranks=1)[0]
+    assert moves == pytest.approx(rates[:12], abs=1e-6), (
+        "what get_last_lr() says before a step acts"
+    )
+    assert moves == pytest.approx(expected, abs=1e-6)
+
+
+def rank_small_rate(warmup):
+    settings = config(0, optimizer={"type": "AdamW", "params": {"lr": 5e-7}})
+    settings["scheduler"] = {"type": "WarmupLR", "params": {"warmup_num_steps": 2, **warmup}}
+    with make_engine(models.build("mlp"), settings) as engine:
+        run_steps(engine, 4)
+        return engine.get_lr()[0]
+
+
+def test_LR_03_the_optimizers_rate_is_the_maximum(pool):
+    assert pool.run(rank_small_rate, {}, ranks=1) == [5e-7]
+    outcome = pool.outcomes(rank_small_rate, {"warmup_max_lr": 1e-3}, ranks=1)[0]
+    assert outcome.value == 1e-3
+    assert "warmup_max_lr" in outcome.log and "5e-07" in outcome.log, "a warning names both"
+
+
+# DL, CF
+
+
+def rank_uneven(stage):
+    engine = make_engine(models.build("mlp"), config(stage, timeout_seconds=TIMEOUT, shardwise={}))
+    start = time.monotonic()
+    try:
+        for step in range(10 - dist.get_rank()):
+            train_step(engine, step % 5)
+    except RuntimeError as error:
+        return time.monotonic() - start, str(error)
+    time.sleep(TIMEOUT + 3)
+    return None
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_DL_03_a_rank_with_fewer_batches(stage, own_pool):
+    outcome = own_pool(2).outcomes(rank_uneven, stage, ranks=2, timeout=60)[0]
+    assert outcome.kind == "value", outcome.describe()
+    seconds, message = outcome.value
+    assert seconds < TIMEOUT + 5
+    assert "rank 1: in no collective" in message, message
+    assert "left the loop at micro-step 9" in message, message
+
+
+def rank_config_errors():
+    import shardwise
+
+    for change, words in (
+        ({"gradient_clipp1ng": 1}, "gradient_clipping"),
+        ({"zero_optimization": {"stage": 1, "overlap_com": True}}, "overlap_comm"),
+        ({"offload_optimizer": {"device": "cpu"}}, "zero_optimization.offload_optimizer"),
+    ):
+        settings = {**config(0), **change}
+        with pytest.raises(ValueError, match=words) as caught:
+            shardwise.initialize(model=models.build("mlp"), config=settings)
+        assert next(iter(change)) in str(caught.value)
+        settings["shardwise"] = {"strict": False}
+        shardwise.initialize(model=models.build("mlp"), config=settings)[0].destroy()
+
+
+def test_CF_01_misspelt_keys(pool):
+    pool.run(rank_config_errors, ranks=1)
+
+
+def rank_foreign_section():
+    settings = config(0, bf16={"enabled": True, "loss_scale": 0, "initial_scale_power": 16})
+    make_engine(models.build("mlp"), settings).destroy()
+
+
+def test_CF_03_loss_scale_keys_in_bf16(pool):
+    outcome = pool.outcomes(rank_foreign_section, ranks=1)[0]
+    assert outcome.kind == "value", outcome.describe()
+    assert outcome.log.count("bf16.loss_scale") == 1
+
+
+# Precision options
+
+
+def rank_communication(case, travel):
+    settings = parity.config_of(case)
+    settings["communication_data_type"] = travel
+    record = {"losses": [], "norms": [], "applied": []}
+    with make_engine(models.build(case.model), settings) as engine:
+        for step in range(reference.STEPS):
+            record["losses"].append(parity.accumulate(engine, case, step, "cpu"))
+            if step == reference.STEPS - 1:
+                record["gradients"] = parity.full_gradients(engine)
+            engine.step()
+            record["norms"].append(engine.get_global_grad_norm())
+            record["applied"].append(engine.was_step_applied())
+        record["traffic"] = engine.comm_counters()
+        record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
+    return record
+
+
+@STAGES
+def test_16_bit_gradients_travel_in_fp32(stage, pool, truth):
+    """No rounding between ranks: within the tolerance of 16-bit training."""
+    case = Case(stage, "mlp", "bf16", accumulation=4)
+    parity.check(case, pool.run(rank_communication, case, "fp32", ranks=2), truth)
+
+
+@STAGES
+def test_fp32_gradients_travel_in_bf16(stage, pool, truth):
+    """Half the bytes; each gradient is rounded once a rank: half a unit of bf16 of its largest."""
+    case = Case(stage, "mlp", "fp32", optimizer="SGD")
+    ranks = pool.run(rank_communication, case, "bf16", ranks=2)
+    plain = truth.record(case, "fp32")
+    # After a few SGD steps the weights differ by lr × rounding, which moves gradients again.
+    errors = parity.relative_errors(ranks[0]["gradients"], plain, "gradients")
+    assert 1e-6 < max(errors.values()) <= 2 * torch.finfo(torch.bfloat16).eps
+    full = pool.run(rank_communication, case, None, ranks=2)[0]["traffic"]
+    name = "all_reduce" if stage == 0 else "reduce_scatter"
+    assert 2 * ranks[0]["traffic"][name]["bytes"] == full[name]["bytes"]
+
+
+def rank_autocast(stage, dtype):
+    settings = config(stage, torch_autocast={"enabled": True, "dtype": dtype}, gradient_clipping=0)
+    settings["optimizer"] = {"type": "SGD", "params": {"lr": 0.1}}
+    with make_engine(models.build("mlp"), settings) as engine:
+        losses, norms = run_steps(engine, 5)
+        assert all(p.dtype == torch.float32 for p in engine.module.parameters())
+        return losses, norms, engine.loss_scale, engine.state_dict()
+
+
+def plain_autocast(dtype):
+    module = models.build("mlp")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    losses = []
+    for step in range(5):
+        micros = models.micro_batches("mlp", step, 2, "cpu", torch.float32)
+        with torch.autocast("cpu", dtype):
+            parts = [models.loss_of(module(**micro)) for micro in micros]
+        (sum(parts) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append([part.item() for part in parts])
+    return losses, {n: p.detach() for n, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@STAGES
+def test_torch_autocast(stage, dtype, pool, reference):
+    """Like torch.autocast around a plain loop; fp16 with a loss scale, which is a power of two."""
+    ranks = pool.run(rank_autocast, stage, dtype, ranks=2)
+    plain, weights = reference.run(plain_autocast, getattr(torch, dtype))[0]
+    for step in range(5):
+        got = [rank[0][step] for rank in ranks]
+        assert got == pytest.approx(plain[step], rel=1e-3)
+    errors = parity.relative_errors(ranks[0][3], {"weights": weights}, "weights")
+    # One rounding of the 16-bit products may go the other way; lr 0.1 makes a tenth of it arrive.
+    assert max(errors.values()) <= 0.1 * torch.finfo(getattr(torch, dtype)).eps * 5
+    assert ranks[0][2] == (1.0 if dtype == "bfloat16" else 2.0**16)
+
+
+# DG: reports about ranks that wait
+
+
+def rank_misbehaves(how):
+    """Rank 3 leaves a collective out, rank 2 runs another size, rank 1 sleeps."""
+    model = models.build("mlp")
+    engine = make_engine(model, config(3, timeout_seconds=TIMEOUT))
+    train_step(engine, 0)
+    if how == "skips" and dist.get_rank() == 3:
+        model.blocks[3].forward = lambda x: x  # never reached: the block is left out
+        skipped = model.blocks
+        model.blocks = torch.nn.ModuleList(b for i, b in enumerate(skipped) if i != 3)
+    start = time.monotonic()
+    try:
+        for step in range(1, 4):
+            if how == "sleeps" and dist.get_rank() == 1:
+                time.sleep(3 * TIMEOUT)
+            train_step(engine, step)
+    except RuntimeError as error:
+        return time.monotonic() - start, str(error)
+    return None
+
+
+@pytest.mark.parametrize("how", ["skips", "sleeps"])
+def test_DG_01_the_report_says_who_is_missing(how, own_pool):
+    odd = {"skips": 3, "sleeps": 1}[how]
+    outcomes = own_pool(4).outcomes(rank_misbehaves, how, ranks=4, timeout=60)
+    for rank, outcome in enumerate(outcomes):
+        if rank == odd and how == "sleeps":
+            continue
+        assert outcome.kind == "value" and outcome.value is not None, outcome.describe()
+        seconds, message = outcome.value
+        assert seconds < TIMEOUT + 5
+        assert "blocks." in message, message
+        if how == "sleeps":
+            assert "rank 1: in no collective" in message, message
+            assert "rank_misbehaves()" in message, "the line of the rank that is stuck"
+            for other in (0, 2, 3):
+                assert f"rank {other}: in all_gather for blocks." in message, message
+        else:
+            assert "order" in message or f"rank {odd}" in message, message
