@@ -255,7 +255,7 @@ BAD = {
     "an unknown family": ({"model": {"config": {"model_type": "rnn"}}}, "llama"),
     "a model that is not there": ({"model": {"path": "nowhere"}}, "nowhere"),
     "a feature not built": (
-        {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
+        {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme"}}},
         "offload_optimizer",
     ),
 }
