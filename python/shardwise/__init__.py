@@ -27,6 +27,7 @@ from shardwise.initialization import initialize  # noqa: E402
 from shardwise.process_groups import init_distributed  # noqa: E402
 from shardwise.token_data import Corpus, Tokenizer, TokenLoader, open_corpus  # noqa: E402
 from shardwise.unavailable import PACKAGE, missing  # noqa: E402
+from shardwise.utils import OnDevice  # noqa: E402
 
 __version__ = _C.version
 
@@ -38,6 +39,7 @@ __all__ = [
     "Engine",
     "InternalError",
     "IoError",
+    "OnDevice",
     "TokenLoader",
     "Tokenizer",
     "UsageError",

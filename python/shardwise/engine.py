@@ -19,6 +19,7 @@ from shardwise.block_checkpoints import checkpoint_blocks
 from shardwise.checkpointing import configure_from
 from shardwise.comm.log import watch_engine
 from shardwise.console import log
+from shardwise.divergence import different_calls
 from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
@@ -232,8 +233,12 @@ class Engine(ConfigAccessors, nn.Module):
         """A failed collective, with what every rank last said of itself."""
         # autograd passes the text of an error on, not its class.
         whereabouts = self._wiring.whereabouts
-        known = f"\n{whereabouts.describe()}" if whereabouts is not None else ""
-        return _C.CommunicationError(f"{error}{known}")
+        if whereabouts is None:
+            return _C.CommunicationError(str(error))
+        known = [str(error), whereabouts.describe()]
+        if self.zero_optimization_partition_weights():
+            known.append(different_calls(whereabouts.calls(), self._wiring.units))
+        return _C.CommunicationError("\n".join(line for line in known if line))
 
     def _update(self, schedule_arguments: dict[str, Any], partial: bool = False) -> None:
         if self._optimizer is None:
@@ -482,23 +487,25 @@ class Engine(ConfigAccessors, nn.Module):
             if key not in state_dict:
                 continue
             if id(value) in self._wiring.index:
-                self._core.set_parameter(self._wiring.index[id(value)], state_dict[key])
+                self._core.tensors.set_parameter(self._wiring.index[id(value)], state_dict[key])
             else:
                 value.copy_(state_dict[key])
         return nn.modules.module._IncompatibleKeys(missing, unexpected)
 
     load_module_state_dict = load_state_dict
 
-    def gathered(self, units: list[int]) -> AbstractContextManager[None]:
-        """The parameters of these units can be read inside. Collective."""
-        return self._wiring.gathered(units)
+    def gathered(
+        self, units: list[int], modifier_rank: int | None = None
+    ) -> AbstractContextManager[None]:
+        """The parameters of these units can be read inside, and changed by one rank. Collective."""
+        return self._wiring.gathered(units, modifier_rank)
 
     def full_tensor(self, index: int, kind: str) -> torch.Tensor | None:
         """A copy of a whole parameter, gradient or optimizer state. Collective."""
         if index not in self._wiring.unit_of:
             raise _C.UsageError(f"there is no parameter {index} in this engine")
         if self._optimizer is None or kind in ("parameter", "master", "gradient"):
-            return self._core.full_tensor(index, kind)
+            return self._core.tensors.full(index, kind)
         return self._optimizer.full_state(self._core, index, kind)
 
     def unit_of(self, index: int) -> int:

@@ -42,7 +42,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def full_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
         """A whole state of one parameter; None if there is none of this name. Collective."""
-        return core.full_tensor(number, name)
+        return core.tensors.full(number, name)
 
     @contextmanager
     def carried_out_by(self, run: Callable[[list[dict[str, float]]], None]) -> Iterator[None]:

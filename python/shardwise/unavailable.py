@@ -20,13 +20,9 @@ PACKAGE = {
     "moe": "",
     "pipe": "",
     "PipelineModule": "",
-    "OnDevice": "",
     "get_accelerator": "use torch.cuda, or engine.device",
 }
 ZERO = {
-    "Init": "build the model as usual; initialize() cuts it into shards",
-    "register_external_parameter": "",
-    "unregister_external_parameter": "",
     "TiledLinear": "",
 }
 

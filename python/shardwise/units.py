@@ -7,11 +7,15 @@ import torch
 from torch import nn
 
 from shardwise import _C
+from shardwise.utils.leaf_modules import z3_leaf_module
 
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 CONTAINERS = (*NOT_CALLED, nn.Sequential)
 # Where no block repeats, modules with at least this share of all elements become units.
 LARGE_SHARE = 1 / 16
+# Where zero.register_external_parameter keeps them: a list, which torch does not take for the
+# module's own parameters.
+EXTERNAL = "_shardwise_external"
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
@@ -34,7 +38,12 @@ def canonical(name: str) -> str:
 
 
 def split_into_units(model: nn.Module, requested: list[str]) -> list[Unit]:
-    """Units of the model: blocks in the order of their names, then the root with the rest."""
+    """Units of the model: blocks in the order of their names, then the root with the rest.
+
+    A leaf module (``utils.set_z3_leaf_modules``) is never split; unless it is one of several blocks
+    of its kind, it belongs to the unit around it, whose gather all ranks pass however often they
+    run the leaf.
+    """
     blocks = _requested_blocks(model, requested) if requested else _find_blocks(model)
     units = [Unit(canonical(name), module) for name, module in blocks]
     units.append(Unit("the root", model, is_root=True))
@@ -51,6 +60,11 @@ def is_plain(parameter: torch.Tensor) -> bool:
     return type(parameter.data) is torch.Tensor and parameter.is_floating_point()
 
 
+def external_parameters(module: nn.Module) -> list[torch.Tensor]:
+    """Parameters of other modules that this one reads, as registered."""
+    return module.__dict__.get(EXTERNAL, [])
+
+
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -61,21 +75,27 @@ def _find_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _repeated(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Outermost modules of a class that occurs at least twice in one list or sequence."""
+    """Outermost modules of a class that occurs at least twice in one list or sequence.
+
+    Nothing inside a leaf module is one; its parameters go to the unit around it.
+    """
     children = [(name, child) for name, child in module.named_children() if _count(child) > 0]
     classes = [type(child) for _, child in children]
     for name, child in children:
         path = f"{prefix}{name}"
+        leaf = z3_leaf_module(child)
         repeats = classes.count(type(child)) >= 2 and isinstance(module, CONTAINERS)
-        if repeats and not isinstance(child, CONTAINERS):
+        if repeats and (leaf or not isinstance(child, CONTAINERS)):
             yield path, child
-        else:
+        elif not leaf:
             yield from _repeated(child, f"{path}.")
 
 
 def _large(module: nn.Module, prefix: str, least: float) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         path = f"{prefix}{name}"
+        if z3_leaf_module(child):
+            continue
         if isinstance(child, CONTAINERS):
             yield from _large(child, f"{path}.", least)
         elif _count(child) >= max(least, 1):
@@ -83,6 +103,12 @@ def _large(module: nn.Module, prefix: str, least: float) -> Iterator[tuple[str, 
 
 
 def _requested_blocks(model: nn.Module, requested: list[str]) -> list[tuple[str, nn.Module]]:
+    in_leaves = {
+        id(module)
+        for leaf in model.modules()
+        if leaf is not model and z3_leaf_module(leaf)
+        for module in leaf.modules()
+    }
     found: dict[int, tuple[str, nn.Module]] = {}
     for wanted in requested:
         matches = [
@@ -104,7 +130,7 @@ def _requested_blocks(model: nn.Module, requested: list[str]) -> list[tuple[str,
                     f"no forward of its own; name the blocks inside it"
                 )
             found[id(module)] = (name, module)
-    return list(found.values())
+    return [entry for number, entry in found.items() if number not in in_leaves]
 
 
 def _assign_parameters(model: nn.Module, units: list[Unit]) -> None:
@@ -114,6 +140,7 @@ def _assign_parameters(model: nn.Module, units: list[Unit]) -> None:
     names: dict[int, list[str]] = {}
     users: dict[int, list[int]] = {}
     tensors: dict[int, nn.Parameter] = {}
+    external: list[tuple[int, int]] = []  # unit, id of a parameter that a module in it reads
 
     def visit(module: nn.Module, prefix: str, unit: int) -> None:
         unit = index_of.get(id(module), unit)
@@ -124,17 +151,27 @@ def _assign_parameters(model: nn.Module, units: list[Unit]) -> None:
                 names.setdefault(key, []).append(canonical(prefix + name))
                 if unit not in users.setdefault(key, []):
                     users[key].append(unit)
+        external.extend((unit, id(parameter)) for parameter in external_parameters(module))
         for name, child in module._modules.items():
             if child is not None:
                 visit(child, f"{prefix}{name}.", unit)
 
     visit(model, "", root)
     _refuse_equal_names(names)
+    for unit, key in external:
+        if key not in tensors:
+            raise _C.UsageError(
+                f"a parameter that was registered as external in unit {units[unit].name} is no "
+                f"parameter of the model"
+            )
     for key, parameter in tensors.items():
         owner = root if root in users[key] else users[key][0]
         units[owner].parameters.append((names[key][0], names[key][1:], parameter))
         for user in users[key]:
             if user != owner and owner not in units[user].uses:
+                units[user].uses.append(owner)
+        for user, used in external:
+            if used == key and user != owner and owner not in units[user].uses:
                 units[user].uses.append(owner)
 
 

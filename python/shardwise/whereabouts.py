@@ -47,6 +47,12 @@ class Whereabouts:
         lines = [_line(rank, self._read(rank), now) for rank in range(dist.get_world_size())]
         return "Where the ranks are:\n" + "\n".join(f"  {line}" for line in lines)
 
+    def calls(self) -> list[list[int] | None]:
+        """How often each rank ran each unit in its last forward, by rank and unit."""
+        time.sleep(2 * EVERY_SECONDS)  # until all have said where they are now
+        said = [self._read(rank) for rank in range(dist.get_world_size())]
+        return [None if state is None else state[0]["calls"] for state in said]
+
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS):
             try:
@@ -65,6 +71,7 @@ class Whereabouts:
             "last": self._recorder.last_finished(),
             "count": self._recorder.count(),
             "at": frame,
+            "calls": core.tensors.unit_calls(),
         }
         del core
         if self._said is None or self._said[0] != state:

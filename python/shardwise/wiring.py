@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.process_groups import make_groups
 from shardwise.units import is_plain, split_into_units
+from shardwise.utils.leaf_modules import (
+    get_z3_leaf_modules,
+    set_z3_leaf_modules,
+    set_z3_leaf_modules_by_name,
+    set_z3_leaf_modules_by_suffix,
+)
 from shardwise.whereabouts import Whereabouts
+
+READ_ONLY = -1
 
 
 @dataclass
@@ -44,6 +53,7 @@ class Wiring:
         self._hooks: list[Any] = []
         self.index: dict[int, int] = {}
         self.unit_of: dict[int, int] = {}
+        self._mark_leaf_modules(value_of)
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
         self._check_the_rest()
         if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
@@ -60,11 +70,28 @@ class Wiring:
         self.whereabouts = (
             Whereabouts(self._core, self._groups["gather"]) if dist.get_world_size() > 1 else None
         )
+        self._drop_early_shards()
         self._mark_parameters(weakref.ref(owner))
         if parts.optimizer is not None:
             parts.optimizer.connect(self.core, self.index)
         self._move_the_rest()
         self._install_hooks()
+
+    def _mark_leaf_modules(self, value_of: Any) -> None:
+        """Marks what the configuration names; what it names in vain is said."""
+        path, module = "zero_optimization.leaf_module.", self._parts.module
+        classes = value_of(path + "classes") or []
+        missing = [c for c in classes if not set_z3_leaf_modules(module, [c], False)]
+        missing += set_z3_leaf_modules_by_name(module, value_of(path + "names") or [], True, False)[
+            1
+        ]
+        suffixes = value_of(path + "name_suffixes") or []
+        missing += set_z3_leaf_modules_by_suffix(module, suffixes, True, False)[1]
+        if missing:
+            log(f"{path[:-1]} names {missing}, but the model has no such module")
+        for leaf in get_z3_leaf_modules(module):
+            for parameter in leaf.parameters():
+                parameter._shardwise_leaf = True
 
     @property
     def core(self) -> _C.Engine:
@@ -108,12 +135,19 @@ class Wiring:
         def describe(name: str, aliases: list[str], parameter: nn.Parameter) -> tuple:
             fp32 = any(part in name.split(".") for part in keep)
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
-            return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1))
+            early = getattr(parameter, "_shardwise_early", None)  # built inside zero.Init
+            return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1), early)
 
         return [
             (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)
             for unit in self.units
         ]
+
+    def _drop_early_shards(self) -> None:
+        """What was cut while the model was built is in the core now."""
+        for parameter in self._parts.module.parameters():
+            if hasattr(parameter, "_shardwise_early") and is_plain(parameter):
+                del parameter._shardwise_early
 
     def _mark_parameters(self, owner: weakref.ref) -> None:
         numbers = {name: number for number, (name, *_) in enumerate(self.core.parameters())}
@@ -162,25 +196,40 @@ class Wiring:
             ]
 
     @contextmanager
-    def gathered(self, units: list[int]) -> Iterator[None]:
-        """The parameters of these units can be read inside. Collective."""
+    def without_hooks(self) -> Iterator[None]:
+        """The module's forward is its own inside; nothing is gathered or reduced by itself."""
+        self._remove_hooks()
+        try:
+            yield
+        finally:
+            self._install_hooks()
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    @contextmanager
+    def gathered(self, units: list[int], modifier_rank: int | None = None) -> Iterator[None]:
+        """The parameters of these units can be read inside, and changed by one rank. Collective."""
         for unit in units:
             if not 0 <= unit < len(self.units):
                 raise _C.UsageError(f"there is no unit {unit}; the model has {len(self.units)}")
         with ExitStack() as stack:
             for unit in units:
-                self.core.open_unit(unit)
-                stack.callback(self.core.close_unit, unit)
+                self.core.tensors.open(unit, READ_ONLY if modifier_rank is None else modifier_rank)
+                stack.push(partial(self._close, unit))
             yield
+
+    def _close(self, unit: int, kind: Any, error: Any, trace: Any) -> None:
+        self.core.tensors.close(unit, kind is not None)
 
     def end(self, whole: bool) -> None:
         """Gives the module back: with its full weights (collective), or without communication."""
         if whole and not self._whole_weights_fit():
             whole = False
             log("the full weights do not fit on the device: sharded parameters throw when read")
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._remove_hooks()
         self.core.dismantle(whole)
         for parameter in self._parts.module.parameters():
             if hasattr(parameter, "_shardwise"):

@@ -49,7 +49,7 @@ void add_gradients(train::LayeredEngine& engine, Record& record) {
   const auto& parameters = engine.core().registry().parameters();
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
     record["gradient." + parameters[i].parameter().name] =
-        engine.core().full_tensor(i, "gradient").to(at::kCPU, at::kFloat).contiguous();
+        engine.core().tensors().full(i, "gradient").to(at::kCPU, at::kFloat).contiguous();
   }
 }
 

@@ -1,29 +1,53 @@
-"""Whole weights, gradients and optimizer states of single parameters, from their shards."""
+"""Access to single parameters of an engine, and marks on modules."""
 
-import torch
+from shardwise.utils.fragments import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+    safe_get_local_fp32_param,
+    safe_get_local_grad,
+    safe_get_local_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_grad,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_grad,
+    safe_set_local_optimizer_state,
+    safe_update_full_grad_vectorized,
+)
+from shardwise.utils.leaf_modules import (
+    get_z3_leaf_modules,
+    set_z3_leaf_module,
+    set_z3_leaf_modules,
+    set_z3_leaf_modules_by_name,
+    set_z3_leaf_modules_by_suffix,
+    unset_z3_leaf_modules,
+    z3_leaf_module,
+    z3_leaf_parameter,
+)
+from shardwise.utils.on_device import OnDevice
 
-__all__ = ["safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state"]
-
-
-def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor | None:
-    """A copy of the fp32 master weight; None if no engine trains ``param``. Collective."""
-    return _full(param, "master")
-
-
-def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
-    """A copy of the gradient, averaged over ranks and unscaled; zeros where no backward reached it.
-
-    Between ``backward()`` and ``step()``; None otherwise. Collective.
-    """
-    return _full(param, "gradient")
-
-
-def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor | None:
-    """A copy of a state such as ``exp_avg``; None if the optimizer has none. Collective."""
-    return _full(param, optim_state_key)
-
-
-def _full(param: torch.Tensor, kind: str) -> torch.Tensor | None:
-    owner = getattr(param, "_shardwise", None)
-    engine = owner[0]() if owner else None
-    return None if engine is None else engine.full_tensor(owner[1], kind)
+__all__ = [
+    "OnDevice",
+    "get_z3_leaf_modules",
+    "safe_get_full_fp32_param",
+    "safe_get_full_grad",
+    "safe_get_full_optimizer_state",
+    "safe_get_local_fp32_param",
+    "safe_get_local_grad",
+    "safe_get_local_optimizer_state",
+    "safe_set_full_fp32_param",
+    "safe_set_full_grad",
+    "safe_set_full_optimizer_state",
+    "safe_set_local_fp32_param",
+    "safe_set_local_grad",
+    "safe_set_local_optimizer_state",
+    "safe_update_full_grad_vectorized",
+    "set_z3_leaf_module",
+    "set_z3_leaf_modules",
+    "set_z3_leaf_modules_by_name",
+    "set_z3_leaf_modules_by_suffix",
+    "unset_z3_leaf_modules",
+    "z3_leaf_module",
+    "z3_leaf_parameter",
+]

@@ -18,6 +18,7 @@
 #include "shardwise/diagnostics/flight_recorder.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/train/engine.h"
+#include "shardwise/zero/early_shard.h"
 
 namespace py = pybind11;
 
@@ -44,7 +45,7 @@ c10::intrusive_ptr<c10d::Store> meet_ranks(double timeout_seconds) {
   });
 }
 
-// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group)], [used units]).
+// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group, source)], [used units]).
 params::UnitSpec unit_spec(const py::tuple& unit) {
   params::UnitSpec spec;
   spec.name = unit[0].cast<std::string>();
@@ -54,7 +55,8 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
                                .aliases = parameter[1].cast<std::vector<std::string>>(),
                                .tensor = parameter[2].cast<at::Tensor>(),
                                .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
-                               .group = parameter[4].cast<int>()});
+                               .group = parameter[4].cast<int>(),
+                               .source = parameter[5].cast<std::shared_ptr<zero::EarlyShard>>()});
   }
   spec.uses = unit[2].cast<std::vector<int>>();
   return spec;
@@ -216,10 +218,6 @@ py::object tensor_or_none(const Read& read) {
   return tensor.defined() ? py::cast(tensor) : py::object(py::none());
 }
 
-py::object full_tensor(train::Engine& engine, int parameter, const std::string& kind) {
-  return tensor_or_none([&] { return engine.full_tensor(parameter, kind); });
-}
-
 py::object assemble(train::Engine& engine, int parameter, const std::optional<at::Tensor>& piece) {
   return tensor_or_none([&] { return engine.assemble(parameter, piece.value_or(at::Tensor())); });
 }
@@ -285,14 +283,12 @@ void register_engine(py::module_& module) {
             engine.set_accumulation(size, precision::dtype_of(dtype));
           },
           py::arg("size"), py::arg("dtype"))
-      .def("full_tensor", &full_tensor)
       .def("assemble", &assemble)
       .def("pieces", &pieces)
       .def("set_outside_update", &set_outside_update)
       .def("assign_group", &train::Engine::assign_group)
-      .def("set_parameter", &train::Engine::set_parameter, Unlocked())
-      .def("open_unit", &train::Engine::open_unit, Unlocked())
-      .def("close_unit", &train::Engine::close_unit, Unlocked())
+      .def_property_readonly("tensors", &train::Engine::tensors,
+                             py::return_value_policy::reference_internal)
       .def("broadcast", &train::Engine::broadcast, Unlocked())
       .def("parameters", &parameter_list)
       .def("state_view", &state_view)

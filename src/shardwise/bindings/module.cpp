@@ -64,6 +64,7 @@ PYBIND11_MODULE(_C, module) {
   shardwise::bindings::register_errors(module);
   shardwise::bindings::register_config(module);
   shardwise::bindings::register_data(module);
+  shardwise::bindings::register_params(module);
   shardwise::bindings::register_engine(module);
   shardwise::bindings::register_optim(module);
   shardwise::bindings::register_models(module);

@@ -10,6 +10,7 @@ void register_config(pybind11::module_& module);
 void register_data(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
 void register_optim(pybind11::module_& module);
+void register_params(pybind11::module_& module);
 void register_models(pybind11::module_& module);
 
 }  // namespace shardwise::bindings

@@ -39,6 +39,9 @@ struct ZeroConfig {
   std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_live_parameters = 1'000'000'000;  // gathered elements at one time
   std::string offload_optimizer = "none";  // where masters and states rest: none (device), cpu
+  std::vector<std::string> leaf_module_classes;
+  std::vector<std::string> leaf_module_names;
+  std::vector<std::string> leaf_module_suffixes;
 };
 
 struct Fp16Config {

@@ -106,11 +106,13 @@ void add_model_flags(FieldList& list) {
   list.unavailable(zero("pipeline_loading_checkpoint"), boolean(false),
                    "Load checkpoints by one rank after the other.");
   list.section(zero("leaf_module"), "Modules that are gathered as a whole.");
-  const char* whole = "a unit is gathered as a whole, with all modules in it";
-  list.no_effect(zero("leaf_module.classes"), words({}).null_too(), "Class names.", whole);
-  list.no_effect(zero("leaf_module.names"), words({}).null_too(), "Module names.", whole);
-  list.no_effect(zero("leaf_module.name_suffixes"), words({}).null_too(), "Ends of module names.",
-                 whole);
+  list.acts(zero("leaf_module.classes"), words({}).null_too(),
+            "Classes of modules that are never split into units.",
+            SW_MEMBER(zero.leaf_module_classes));
+  list.acts(zero("leaf_module.names"), words({}).null_too(), "The same by paths of modules.",
+            SW_MEMBER(zero.leaf_module_names));
+  list.acts(zero("leaf_module.name_suffixes"), words({}).null_too(), "The same by ends of paths.",
+            SW_MEMBER(zero.leaf_module_suffixes));
 }
 
 void add_quantized_fields(FieldList& list) {

@@ -15,21 +15,6 @@
 namespace shardwise::params {
 namespace {
 
-// Strides for a view in the flat buffer: the parameter's own where it is dense (channels_last stays
-// channels_last), else those of a contiguous tensor.
-std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) {
-    return tensor.strides().vec();
-  }
-  std::vector<std::int64_t> strides(tensor.dim());
-  std::int64_t stride = 1;
-  for (std::int64_t d = tensor.dim() - 1; d >= 0; --d) {
-    strides[d] = stride;
-    stride *= std::max<std::int64_t>(tensor.size(d), 1);
-  }
-  return strides;
-}
-
 struct MemoryRange {
   std::int64_t begin;
   std::int64_t end;
@@ -59,7 +44,7 @@ void check_no_partial_aliases(const std::vector<UnitSpec>& specs) {
       SW_USER_CHECK(UsageError, !tensor.is_meta(), "parameter ", parameter.name,
                     " is on the meta device and has no values; materialise the module first, for "
                     "example with module.to_empty(device=...) and its own initialisation");
-      if (tensor.numel() == 0) {
+      if (tensor.numel() == 0 || parameter.source) {
         continue;
       }
       const auto itemsize = static_cast<std::int64_t>(tensor.itemsize());
@@ -89,6 +74,19 @@ std::string segment_name(const UnitSpec& spec, at::ScalarType dtype, bool traina
 }
 
 }  // namespace
+
+std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) {
+    return tensor.strides().vec();
+  }
+  std::vector<std::int64_t> strides(tensor.dim());
+  std::int64_t stride = 1;
+  for (std::int64_t d = tensor.dim() - 1; d >= 0; --d) {
+    strides[d] = stride;
+    stride *= std::max<std::int64_t>(tensor.size(d), 1);
+  }
+  return strides;
+}
 
 Registry::Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options) {
   check_not_listed_twice(specs);
@@ -148,6 +146,7 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
   unit->name = spec.name;
   unit->uses = spec.uses;
   std::map<std::pair<at::ScalarType, bool>, Segment*> by_kind;
+  std::map<Segment*, std::vector<ValueSource*>> sources;
   for (ParameterSpec& parameter : spec.parameters) {
     const bool trainable = parameter.tensor.requires_grad();
     Segment*& segment = by_kind[{parameter.dtype, trainable}];
@@ -161,6 +160,7 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
       segments_.push_back(segment);
     }
     const int slot = static_cast<int>(segment->parameters.size());
+    sources[segment].push_back(parameter.source.get());
     segment->parameters.push_back({.name = std::move(parameter.name),
                                    .aliases = std::move(parameter.aliases),
                                    .tensor = parameter.tensor,
@@ -189,22 +189,29 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
   units_.push_back(std::move(unit));
   for (auto& segment : units_.back()->segments) {
     segment->sharded = units_.back()->sharded;
-    fill(*segment, options);
+    fill(*segment, sources[segment.get()], options);
+    if (sources[segment.get()].front() != nullptr) {
+      malloc_trim(0);  // the model may not fit whole: see the constructor
+    }
   }
 }
 
 // Copies the values into one flat buffer, makes them equal on all ranks, and points the parameters
 // at it. The fp32 values are kept as a shard where training happens in 16 bits.
-void Registry::fill(Segment& segment, const RegistryOptions& options) {
+void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources,
+                    const RegistryOptions& options) {
   const bool sixteen_bit = segment.trainable && segment.dtype != at::kFloat;
   const at::ScalarType exact = sixteen_bit ? at::kFloat : segment.dtype;
   const auto numel = segment.layout.numel;
   at::Tensor flat = at::zeros({numel}, at::TensorOptions(exact).device(options.device));
-  for (const Parameter& parameter : segment.parameters) {
+  bool equal = true;  // what was built in shards is the same on all ranks
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Parameter& parameter = segment.parameters[i];
+    equal = equal && sources[i] != nullptr;
     flat.as_strided(parameter.sizes, parameter.strides, parameter.place.begin)
-        .copy_(parameter.tensor.detach());
+        .copy_(sources[i] != nullptr ? sources[i]->take() : parameter.tensor.detach());
   }
-  if (options.make_equal) {
+  if (options.make_equal && !equal) {
     options.make_equal(segment, flat);
   }
   const Range mine = segment.layout.shard_of(options.rank);

@@ -24,6 +24,10 @@ struct RegistryOptions {
   std::function<void(const Segment&, at::Tensor flat)> make_equal;
 };
 
+// Strides for a view in a flat buffer: the parameter's own where it is dense (channels_last stays
+// channels_last), else those of a contiguous tensor.
+std::vector<std::int64_t> dense_strides(const at::Tensor& tensor);
+
 // Where one parameter lives.
 struct ParameterAddress {
   int unit = -1;
@@ -61,7 +65,8 @@ class Registry {
  private:
   void add_unit(UnitSpec spec, const RegistryOptions& options);
   void let_go();
-  void fill(Segment& segment, const RegistryOptions& options);
+  void fill(Segment& segment, const std::vector<ValueSource*>& sources,
+            const RegistryOptions& options);
 
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<Segment*> segments_;

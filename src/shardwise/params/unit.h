@@ -19,13 +19,22 @@ namespace shardwise::params {
 // The mesh axis that data-parallel ranks lie on; `comm::Mesh` resolves it.
 inline constexpr const char* kShardAxis = "shard";
 
+// The values of a parameter whose own storage is released, because its model was built in shards.
+class ValueSource {
+ public:
+  virtual ~ValueSource() = default;
+  // The whole values in the parameter's shape; the source is empty afterwards. Collective.
+  virtual at::Tensor take() = 0;
+};
+
 // What a front end says about one parameter.
 struct ParameterSpec {
-  std::string name;                  // canonical, as state_dict() has it
-  std::vector<std::string> aliases;  // other names of the same tensor (tied weights)
-  at::Tensor tensor;                 // the leaf; its storage is taken over
-  at::ScalarType dtype;              // dtype to train in
-  int group = 0;                     // index of the optimizer's parameter group; -1: in none
+  std::string name;                     // canonical, as state_dict() has it
+  std::vector<std::string> aliases;     // other names of the same tensor (tied weights)
+  at::Tensor tensor;                    // the leaf; its storage is taken over
+  at::ScalarType dtype;                 // dtype to train in
+  int group = 0;                        // index of the optimizer's parameter group; -1: in none
+  std::shared_ptr<ValueSource> source;  // null: the values lie in `tensor`
 };
 
 // What a front end says about one unit. `uses` lists units whose parameters this unit reads too

@@ -117,7 +117,8 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                .token_weighted = options.config.own.token_weighted_loss}),
       driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_,
                                                  window_)),
-      full_state_(registry_, channels_, plan_) {
+      tensors_({registry_, gatherer_, reducer_, optimizer_}, channels_, plan_,
+               [this] { return gradient_factor(); }) {
   if (!options_.rule.name.empty()) {
     optimizer_ = std::make_unique<zero::ShardedOptimizer>(
         registry_, reducer_,
@@ -316,18 +317,14 @@ void Engine::set_accumulation(std::int64_t size, at::ScalarType dtype) {
   reducer_.set_accumulation_dtype(dtype);
 }
 
-at::Tensor Engine::full_tensor(int parameter, const std::string& kind) {
-  if (kind != "gradient") {
-    return full_state_.get(parameter, kind, optimizer_.get());
+// What held gradients are divided by to be the user's. Collective where losses count by tokens.
+at::Tensor Engine::gradient_factor() {
+  const at::Tensor scale = loss_scale();
+  if (!window_.token_weighted()) {
+    return scale;
   }
-  at::Tensor gradient = full_state_.gradient(parameter, reducer_);
-  if (gradient.defined() && options_.config.scales_loss() && boundary_) {
-    gradient = gradient.to(at::kFloat).div_(boundary_->loss_scale());
-  }
-  if (gradient.defined() && window_.token_weighted()) {
-    gradient = gradient.to(at::kFloat).mul_(token_factor());
-  }
-  return gradient;
+  const at::Tensor weight = token_factor().reciprocal();
+  return scale.defined() ? scale * weight : weight;
 }
 
 // What the boundary multiplies reduced gradients with where losses count by their tokens.
@@ -347,7 +344,7 @@ double Engine::ranks_in_sum() const {
 }
 
 at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
-  return full_state_.assemble(parameter, piece);
+  return tensors_.full_state().assemble(parameter, piece);
 }
 
 void Engine::assign_group(const std::vector<int>& parameters, int group) {
@@ -365,11 +362,6 @@ void Engine::assign_group(const std::vector<int>& parameters, int group) {
     boundary_->restart_steps(address.parameter().trainable);
     order_hash_.add(comm::Collective::kBroadcast, address.unit);  // ranks do it alike
   }
-}
-
-void Engine::set_parameter(int parameter, const at::Tensor& value) {
-  gatherer_.release_all();
-  full_state_.set(parameter, value, optimizer_.get());
 }
 
 void Engine::broadcast(const at::Tensor& tensor, const std::string& what) {
@@ -428,7 +420,7 @@ void Engine::dismantle(bool whole) {
   reducer_.clear();
   if (whole) {
     for (const auto& unit : registry_.units()) {
-      full_state_.hand_back(*unit);
+      tensors_.full_state().hand_back(*unit);
     }
   }
 }

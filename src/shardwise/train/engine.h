@@ -16,7 +16,7 @@
 #include "shardwise/params/registry.h"
 #include "shardwise/zero/accumulation_window.h"
 #include "shardwise/zero/boundary.h"
-#include "shardwise/zero/full_state.h"
+#include "shardwise/zero/tensor_access.h"
 #include "shardwise/zero/unit_driver.h"
 
 namespace shardwise::train {
@@ -73,9 +73,8 @@ class Engine {
   // Another window size, and the dtype of accumulation that goes with it. Between windows only.
   void set_accumulation(std::int64_t size, at::ScalarType dtype);
 
-  // Whole tensors; collective. Kinds: "parameter", "master", "gradient", or a state of the rule.
-  at::Tensor full_tensor(int parameter, const std::string& kind);
-  void set_parameter(int parameter, const at::Tensor& value);
+  // Single tensors, to read and to set.
+  zero::TensorAccess& tensors() { return tensors_; }
   // A whole tensor from the pieces that the ranks hold of a state of an outside rule, in the shape
   // of ShardedOptimizer::pieces; undefined if no rank has one. Collective.
   at::Tensor assemble(int parameter, const at::Tensor& piece);
@@ -85,9 +84,6 @@ class Engine {
   // Trainable parameters join a parameter group and count their steps anew. The next step fails if
   // other ranks do not do the same.
   void assign_group(const std::vector<int>& parameters, int group);
-  // One unit's parameters are readable until close_unit; collective.
-  void open_unit(int unit) { gatherer_.open(unit); }
-  void close_unit(int unit) { gatherer_.close(unit); }
   // Rank 0's values for everybody; collective.
   void broadcast(const at::Tensor& tensor, const std::string& what);
 
@@ -105,6 +101,7 @@ class Engine {
   void note_whole_parameters() const;
   void check_gradients_are_sound() const;
   at::Tensor token_factor();
+  at::Tensor gradient_factor();
   double ranks_in_sum() const;
   void check_last_step();
   void report_non_finite(const kernels::BoundaryResult& result);
@@ -121,7 +118,7 @@ class Engine {
   std::unique_ptr<zero::Boundary> boundary_;
   zero::AccumulationWindow window_;
   std::shared_ptr<zero::UnitDriver> driver_;
-  zero::FullState full_state_;
+  zero::TensorAccess tensors_;
   int non_finite_in_a_row_ = 0;
   bool unchecked_ = false;
 };

@@ -140,7 +140,7 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
                   1e-6 * expected.norms[step]);
     }
     for (int b = 0; b < kBlocks; ++b) {
-      const at::Tensor weight = model.engine().full_tensor(b, "parameter");
+      const at::Tensor weight = model.engine().tensors().full(b, "parameter");
       const std::scoped_lock lock(checks);
       // fp32: relative error max|a−b| ÷ max|b| of a sum over 12 samples in another order.
       EXPECT_LT((weight - expected.weights[b]).abs().max().item<double>(),
@@ -154,8 +154,8 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
     const at::Tensor counts = at::zeros({world}, at::kLong);
     channels.gather->all_gather(counts, at::full({1}, held, at::kLong), "test")->wait();
     for (int b = 0; b < kBlocks; ++b) {
-      model.engine().set_parameter(b, at::full({kWidth, kWidth}, b + 0.5F));
-      const at::Tensor changed = model.engine().full_tensor(b, "parameter");
+      model.engine().tensors().set_parameter(b, at::full({kWidth, kWidth}, b + 0.5F));
+      const at::Tensor changed = model.engine().tensors().full(b, "parameter");
       const std::scoped_lock lock(checks);
       EXPECT_TRUE(at::equal(changed, at::full({kWidth, kWidth}, b + 0.5F)));
     }

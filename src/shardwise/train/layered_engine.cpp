@@ -141,7 +141,7 @@ std::vector<models::NamedParameter> LayeredEngine::weights() {
   const at::NoGradGuard no_grad;
   std::vector<models::NamedParameter> all;
   for (const auto& unit : core_->registry().units()) {
-    core_->open_unit(unit->id);
+    core_->tensors().open(unit->id);
     if (rank_.rank == 0) {
       for (const auto& segment : unit->segments) {
         for (const params::Parameter& parameter : segment->parameters) {
@@ -151,7 +151,7 @@ std::vector<models::NamedParameter> LayeredEngine::weights() {
         }
       }
     }
-    core_->close_unit(unit->id);
+    core_->tensors().close(unit->id);
   }
   return all;
 }

@@ -27,11 +27,32 @@ class FullState {
   at::Tensor assemble(int parameter, const at::Tensor& piece);
   // Overwrites a parameter, and its master, with `value` (same shape, equal on all ranks).
   void set(int parameter, const at::Tensor& value, ShardedOptimizer* optimizer);
+  // The same for "master" (and the parameter with it) or a state; false where there is none.
+  bool set_state(int parameter, const std::string& kind, const at::Tensor& value,
+                 ShardedOptimizer* optimizer);
+  // `value`: averaged over ranks, multiplied with the loss scale. False where the parameter has no
+  // gradient, which is before the first backward too.
+  bool set_gradient(int parameter, const at::Tensor& value, Reducer& reducer);
+  // This rank's elements of "master", "gradient" or a state, [n] in memory order: the data itself.
+  // Undefined where there is none of that kind. Not collective.
+  at::Tensor local(int parameter, const std::string& kind, const ShardedOptimizer* optimizer,
+                   Reducer& reducer);
+  // Overwrites those with `value` [n]. The parameter follows its master; where it is whole that is
+  // collective. False where there is none.
+  bool set_local(int parameter, const std::string& kind, const at::Tensor& value,
+                 const ShardedOptimizer* optimizer, Reducer& reducer);
   // The parameters of the unit's sharded segments become whole, ordinary tensors.
   void hand_back(params::Unit& unit);
 
  private:
   at::Tensor whole_segment(const params::Segment& segment, const at::Tensor& shard);
+  params::Range shard_of(const params::Segment& segment) const {
+    return segment.layout.shard_of(channels_.gather->rank());
+  }
+  // What the optimizer updates on this rank.
+  params::Range update_range(const params::Segment& segment) const {
+    return plan_.shard_optimizer ? shard_of(segment) : params::Range{0, segment.layout.numel};
+  }
   at::Tensor cut(const at::Tensor& flat, const params::Parameter& parameter) const;
 
   const params::Registry& registry_;

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/log.h"
+#include "shardwise/zero/autograd_hooks.h"
 
 namespace shardwise::zero {
 
@@ -17,7 +19,8 @@ Gatherer::Gatherer(const params::Registry& registry, comm::Channel& channel, Ord
       hash_(hash),
       options_(options),
       pool_(device),
-      entries_(registry.units().size()) {}
+      entries_(registry.units().size()),
+      calls_(registry.units().size(), 0) {}
 
 Gatherer::~Gatherer() {
   for (const auto& unit : registry_.units()) {
@@ -32,6 +35,7 @@ Gatherer::~Gatherer() {
 void Gatherer::begin_pass(bool training) {
   keeping_ = false;
   release_all();
+  std::fill(calls_.begin(), calls_.end(), 0);
   if (order_.begin(training)) {
     log_info("the order of units changed; it was gathered on demand and is recorded anew");
   }
@@ -42,6 +46,7 @@ void Gatherer::acquire(int unit) {
     return;
   }
   entries_[unit].in_use = true;
+  calls_[unit] += inside_backward() ? 0 : 1;
   const params::Unit& spec = registry_.unit(unit);
   order_.advance(unit);
   hold(unit);
@@ -78,6 +83,12 @@ void Gatherer::close(int unit) {
   --open_count_;
   if (entries_[unit].holders <= 0) {
     drop(unit);
+  }
+}
+
+void Gatherer::forget_changes(int unit) {
+  for (const auto& segment : registry_.unit(unit).segments) {
+    segment->remember_versions();
   }
 }
 
@@ -206,8 +217,8 @@ void Gatherer::drop(int unit) {
   live_elements_ -= registry_.unit(unit).numel();
   SW_USER_CHECK(UsageError, changed == nullptr, "parameter ", changed->name,
                 " was changed in place while it was gathered (max_norm of an embedding, clamp_, "
-                "GatheredParameters, ...); with ZeRO stage 3 the change would be lost. Change "
-                "weights with engine.load_state_dict(), or use a lower stage.");
+                "...); with ZeRO stage 3 the change would be lost. Change weights inside "
+                "GatheredParameters(params, modifier_rank=0), or use a lower stage.");
 }
 
 }  // namespace shardwise::zero

@@ -40,6 +40,10 @@ class Gatherer {
   void open(int unit);
   void close(int unit);
   bool any_open() const { return open_count_ > 0; }
+  // Changes in place since the unit was gathered are no error: they were taken care of, or dropped.
+  void forget_changes(int unit);
+  // How often each unit was acquired in the present forward pass, or the last one.
+  const std::vector<int>& calls() const { return calls_; }
   // Releases everything that is not open and forgets who holds what. Before an update, and after
   // errors.
   void release_all();
@@ -81,6 +85,7 @@ class Gatherer {
   device::BufferPool pool_;
   AcquireOrder order_;
   std::vector<Entry> entries_;
+  std::vector<int> calls_;  // by unit
   std::int64_t live_elements_ = 0;
   int open_count_ = 0;
   bool keeping_ = false;

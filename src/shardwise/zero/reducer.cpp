@@ -360,6 +360,16 @@ at::Tensor Reducer::unreduced_copy(const Segment& segment) {
   return states_[segment.id].whole.clone();
 }
 
+void Reducer::overwrite(const Segment& segment, int slot, const at::Tensor& value, double factor) {
+  flush_segment(segment);
+  const Parameter& parameter = segment.parameters[slot];
+  const at::Tensor& target = views(segment)[slot];
+  target.copy_(value).mul_(factor);
+  parameter.tensor.mutable_grad() = target;
+  states_[segment.id].in_whole[slot] = 1;
+  note_written(parameter);
+}
+
 std::int64_t Reducer::accumulator_bytes() const {
   std::int64_t bytes = 0;
   for (const State& state : states_) {

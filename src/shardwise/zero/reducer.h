@@ -63,6 +63,10 @@ class Reducer {
   // Stages 0–1: a copy of this rank's own sum, before the boundary reduces it.
   at::Tensor unreduced_copy(const params::Segment& segment);
   double scale() const { return options_.scale; }
+  // Stages 0–1: this rank's sum becomes value × factor.
+  void overwrite(const params::Segment& segment, int slot, const at::Tensor& value, double factor);
+  // The parameter has a gradient, whoever wrote it.
+  void note_written(const params::Parameter& parameter) { written_[parameter.trainable] = 1; }
   // One byte a trainable parameter: 1 if it got a gradient on this rank since clear().
   const std::vector<std::uint8_t>& written() const { return written_; }
   bool empty() const { return !touched_; }
