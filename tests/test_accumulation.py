@@ -406,9 +406,11 @@ def test_GA_03_token_weights(stage, order, accumulation, ranks, pool, reference)
 
 def rank_token_rules():
     settings = config(0)
-    with parity.make_engine(models.build("mlp"), settings) as engine:
-        with pytest.raises(RuntimeError, match="token_weighted_loss"):
-            engine.backward(engine(**samples()), tokens=3)
+    with (
+        parity.make_engine(models.build("mlp"), settings) as engine,
+        pytest.raises(RuntimeError, match="token_weighted_loss"),
+    ):
+        engine.backward(engine(**samples()), tokens=3)
     settings["shardwise"] = {"token_weighted_loss": True}
     with parity.make_engine(models.build("mlp"), settings) as engine:
         with pytest.raises(RuntimeError, match="tokens="):

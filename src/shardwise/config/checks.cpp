@@ -108,6 +108,9 @@ void check_autocast(Draft& draft) {
                            " makes them 16-bit; set one of them to false"));
     }
   }
+  if (draft.value("torch_autocast.dtype").is_null()) {
+    draft.derive("torch_autocast.dtype", Value::of("bf16"), "default");
+  }
   if (draft.value("torch_autocast.dtype").text == "fp32") {
     draft.problem("torch_autocast.dtype: \"fp32\" casts nothing; write \"bf16\" or \"fp16\"");
   }
@@ -211,10 +214,27 @@ void check_optimizer(Draft& draft) {
   }
 }
 
+// The schedule's rate wins; whoever wrote only the optimizer's should know.
+void note_far_rates(Draft& draft) {
+  const std::string top = scheduler_key("warmup_max_lr");
+  const std::string own = params_key("lr");
+  if (!draft.sound({top, own}) || !draft.given(own) || !draft.value(top).is_number() ||
+      !draft.value(own).is_number()) {
+    return;
+  }
+  const double scheduled = draft.value(top).as_double();
+  const double asked = draft.value(own).as_double();
+  if (asked > 0 && scheduled > 0 && (scheduled > 10 * asked || asked > 10 * scheduled)) {
+    draft.note(concat(top, " (", scheduled, ", ", draft.entry(top).origin, ") is used, not ", own,
+                      " (", asked, "); write the same rate in both, or remove ", top));
+  }
+}
+
 void check_warmup(Draft& draft, const std::string& type) {
   if (type == "WarmupDecayLR" && !draft.given(scheduler_key("warmup_max_lr"))) {
     draft.derive(scheduler_key("warmup_max_lr"), Value::of(1e-3), "default of WarmupDecayLR");
   }
+  note_far_rates(draft);
   const std::string total = scheduler_key("total_num_steps");
   const std::string warmup = scheduler_key("warmup_num_steps");
   if (draft.sound({total, warmup}) && !draft.value(total).is_null() &&

@@ -67,7 +67,7 @@ struct DataTypesConfig {
 // fp32 parameters under torch.autocast.
 struct AutocastConfig {
   bool enabled = false;
-  std::string dtype = "bf16";  // bf16, fp16
+  std::string dtype;  // bf16, fp16; "" while not enabled
 };
 
 struct OptimizerParams {

@@ -38,6 +38,11 @@ void add_bf16_fields(FieldList& list) {
   list.no_effect("bf16.immediate_grad_update", boolean(false),
                  "Add gradients to the fp32 sum as soon as they exist.",
                  "gradients are always added as soon as they exist");
+  for (const char* name : {"loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
+                           "consecutive_hysteresis", "min_loss_scale", "auto_cast"}) {
+    list.no_effect(std::string("bf16.") + name, any(), "A setting of section fp16.",
+                   "bf16 has the range of fp32 and needs no loss scale");
+  }
   list.unavailable("bf16.bf16_master_weights_and_grads", boolean(false),
                    "Keep master weights and gradients in bf16.");
   list.unavailable("bf16.bf16_optimizer_states", boolean(false), "Keep moments in bf16.");
@@ -62,9 +67,11 @@ void add_precision_fields(FieldList& list) {
   FieldList::bind(
       list.in_python("torch_autocast.enabled", boolean(false), "Run forward under torch.autocast."),
       SW_MEMBER(autocast.enabled));
-  list.acts("torch_autocast.dtype", dtype("bf16"),
-            "Dtype of autocast: bf16, or fp16, which brings the loss scale of section fp16.",
-            SW_MEMBER(autocast.dtype));
+  list.acts("torch_autocast.dtype", dtype("bf16").or_null(),
+            "Dtype of autocast: bf16 (null too), or fp16, which brings the loss scale of section "
+            "fp16.",
+            SW_MEMBER(autocast.dtype))
+      .derived();
   list.unavailable("torch_autocast.lower_precision_safe_modules", words({}).or_null(),
                    "Module classes whose gradients travel in that dtype.")
       .instead("communication_data_type sets the dtype for all");

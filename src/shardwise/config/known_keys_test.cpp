@@ -74,6 +74,13 @@ const std::vector<Key>& top_level_keys() {
       {"bf16.check_grad_overflow", "true"},
       {"bf16.bf16_master_weights_and_grads", "false"},
       {"bf16.bf16_optimizer_states", "false"},
+      {"bf16.loss_scale", "null"},
+      {"bf16.initial_scale_power", "null"},
+      {"bf16.loss_scale_window", "null"},
+      {"bf16.hysteresis", "null"},
+      {"bf16.consecutive_hysteresis", "null"},
+      {"bf16.min_loss_scale", "null"},
+      {"bf16.auto_cast", "null"},
       {"bfloat16.enabled", "false"},
       {"bfloat16.check_grad_overflow", "true"},
   };

@@ -67,6 +67,7 @@ Trajectory reference() {
 
 config::Config stage_config(int stage) {
   config::Config config;
+  config.batch.gradient_accumulation_steps = 1;
   config.zero.stage = stage;
   config.zero.param_persistence_threshold = 0;
   config.data_types.grad_accum_dtype = "fp32";

@@ -21,12 +21,12 @@ std::atomic<int> scaled_backwards{0};
 
 ScaledBackward::ScaledBackward(UnitDriver& driver) : driver_(driver) {
   driver.window_.begin_backward(LossScaledBy::kEngine);
-  driver.loss_is_scaled_ = true;
+  driver.watch_.loss_is_scaled = true;
   ++scaled_backwards;
 }
 
 ScaledBackward::~ScaledBackward() {
-  driver_.loss_is_scaled_ = false;
+  driver_.watch_.loss_is_scaled = false;
   --scaled_backwards;
 }
 
@@ -72,8 +72,8 @@ void UnitDriver::begin_pass() {
   if (inside_backward()) {
     return;  // a checkpointed model is being recomputed
   }
-  interrupted_ = interrupted();
-  watched_task_ = kNoTask;
+  watch_.interrupted = interrupted();
+  watch_.task = kNoTask;
   gatherer_.begin_pass(at::GradMode::is_enabled());
 }
 
@@ -121,11 +121,11 @@ void UnitDriver::watch_backward_end() {
   // A backward inside of backward (a reentrant checkpoint) belongs to the outer one. Without unit
   // hooks it is a task like any other, which only writes its gradients out earlier.
   const int task = backward_task();
-  if (watched_task_ != kNoTask && (plan_.shard_gradients || watched_task_ == task)) {
+  if (watch_.task != kNoTask && (plan_.shard_gradients || watch_.task == task)) {
     return;
   }
-  watched_task_ = task;
-  factor_.reset();
+  watch_.task = task;
+  watch_.factor.reset();
   std::fill(done_.begin(), done_.end(), 0);
   next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
@@ -175,23 +175,23 @@ void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& 
 }
 
 double UnitDriver::gradient_factor() {
-  if (!factor_) {
-    factor_ = loss_is_scaled_
-                  ? 1.0
-                  : window_.begin_backward(scaled_backwards > 0 ? LossScaledBy::kOtherEngine
-                                                                : LossScaledBy::kUser);
+  if (!watch_.factor) {
+    watch_.factor = watch_.loss_is_scaled
+                        ? 1.0
+                        : window_.begin_backward(scaled_backwards > 0 ? LossScaledBy::kOtherEngine
+                                                                      : LossScaledBy::kUser);
   }
-  return *factor_;
+  return *watch_.factor;
 }
 
 void UnitDriver::forget_interruption() {
-  interrupted_ = false;
-  watched_task_ = kNoTask;
+  watch_.interrupted = false;
+  watch_.task = kNoTask;
 }
 
 void UnitDriver::finish_backward() {
   const Timer timer(*this, &times_.backward_seconds);
-  watched_task_ = kNoTask;
+  watch_.task = kNoTask;
   if (!plan_.shard_gradients) {
     reducer_.flush();
     return;

@@ -47,7 +47,7 @@ class UnitDriver : public params::UnitEvents,
   void add_pending(int unit, int change) override { pending_[unit] += change; }
 
   // Whether a backward ended by an error: its gradients are incomplete.
-  bool interrupted() const { return interrupted_ || watched_task_ != kNoTask; }
+  bool interrupted() const { return watch_.interrupted || watch_.task != kNoTask; }
   // Its gradients were cleared.
   void forget_interruption();
 
@@ -59,6 +59,12 @@ class UnitDriver : public params::UnitEvents,
   friend class ScaledBackward;
   static constexpr int kNoTask = -1;
   class Timer;
+  struct Watch {
+    int task = kNoTask;            // the backward whose end is awaited
+    bool interrupted = false;      // one ended by an error, and its gradients are still there
+    bool loss_is_scaled = false;   // the backward under way began with a ScaledBackward
+    std::optional<double> factor;  // of its gradients, once one has come
+  };
   double gradient_factor();
   void watch_backward_end();
   void reduce_in_order(bool all);
@@ -76,10 +82,7 @@ class UnitDriver : public params::UnitEvents,
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
-  int watched_task_ = kNoTask;                   // the backward whose end is awaited
-  bool interrupted_ = false;
-  bool loss_is_scaled_ = false;   // the backward under way began with a ScaledBackward
-  std::optional<double> factor_;  // of the gradients of the watched backward, once one has come
+  Watch watch_;
   HostTimes times_;
 };
 
