@@ -573,7 +573,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 def target_tokens(module: nn.Module, kwargs: dict[str, Any]) -> torch.Tensor | None:
     """How many tokens a causal language model of transformers takes its loss over, if it is one."""
     labels = kwargs.get("labels")
-    if getattr(module, "loss_type", None) != "ForCausalLM" or not isinstance(labels, torch.Tensor):
+    loss = getattr(getattr(module, "loss_function", None), "__name__", None)
+    if loss != "ForCausalLMLoss" or not isinstance(labels, torch.Tensor):
         return None
     return (labels[..., 1:] != -100).sum()
 

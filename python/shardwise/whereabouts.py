@@ -48,10 +48,16 @@ class Whereabouts:
         return "Where the ranks are:\n" + "\n".join(f"  {line}" for line in lines)
 
     def calls(self) -> list[list[int] | None]:
-        """How often each rank ran each unit in its last forward, by rank and unit."""
+        """How often each rank ran each unit in its last forward, by rank and unit.
+
+        None for a rank that waits in no collective: it is not in the forward of the others.
+        """
         time.sleep(2 * EVERY_SECONDS)  # until all have said where they are now
         said = [self._read(rank) for rank in range(dist.get_world_size())]
-        return [None if state is None else state[0]["calls"] for state in said]
+        waiting = [state is not None and state[0]["under_way"] for state in said]
+        return [
+            state[0]["calls"] if waits else None for state, waits in zip(said, waiting, strict=True)
+        ]
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS):
