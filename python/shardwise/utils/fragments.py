@@ -103,16 +103,22 @@ def safe_set_local_optimizer_state(
     _set_local(param, optim_state_key, value)
 
 
-def _owner(param: torch.Tensor) -> tuple:
-    """The C++ engine and the parameter's number in it, or two times None."""
+def _engine_of(param: torch.Tensor) -> tuple:
+    """The engine and the parameter's number in it, or two times None."""
     owner = getattr(param, "_shardwise", None)
     engine = owner[0]() if owner else None
-    return (None, None) if engine is None else (engine._core, owner[1])
+    return (None, None) if engine is None else (engine, owner[1])
+
+
+def _owner(param: torch.Tensor) -> tuple:
+    """The C++ engine and the parameter's number in it, or two times None."""
+    engine, number = _engine_of(param)
+    return (None, None) if engine is None else (engine._core, number)
 
 
 def _full(param: torch.Tensor, kind: str) -> torch.Tensor | None:
-    core, number = _owner(param)
-    return None if core is None else core.tensors.full(number, kind)
+    engine, number = _engine_of(param)
+    return None if engine is None else engine.full_tensor(number, kind)
 
 
 def _local(param: torch.Tensor, kind: str) -> torch.Tensor | None:
