@@ -4,8 +4,10 @@ Cases of accumulation are in test_accumulation.py, of optimizers in test_cases_o
 sharded construction and access in test_cases_access.py, of what is shown in test_cases_view.py.
 """
 
+import gc
 import itertools
 import math
+import threading
 import time
 
 import models
@@ -644,3 +646,25 @@ def test_DG_01_the_report_says_who_is_missing(how, own_pool):
                 assert f"rank {other}: in all_gather for " in message, message
         else:
             assert "order" in message or f"rank {odd}" in message, message
+
+
+def rank_dropped(stage):
+    """Engines that are deleted without destroy(): threads before and after."""
+
+    def threads():
+        return sum(t.name == "shardwise-whereabouts" for t in threading.enumerate())
+
+    for _ in range(3):
+        engine = engine_of(stage)
+        train_step(engine)
+        del engine
+        gc.collect()
+    deadline = time.monotonic() + TIMEOUT
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return threads()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_LC_01_deleted_engines_leave_no_thread(stage, pool):
+    assert pool.run(rank_dropped, stage, ranks=2) == [0, 0]

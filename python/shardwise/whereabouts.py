@@ -28,17 +28,15 @@ class Whereabouts:
     def __init__(self, core: _C.Engine, group: dist.ProcessGroup):
         self._store = dist.PrefixStore(f"whereabouts/{group.group_name}", _get_default_store())
         self._recorder = _C.FlightRecorder(core)
-        self._window = weakref.ref(core)
+        self._core = weakref.ref(core)
         self._thread_of_user = threading.get_ident()
         self._stop = threading.Event()
         self._said: Any = None
         self._publish()
-        self._thread = threading.Thread(target=self._run, name="shardwise-whereabouts", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        thread = threading.Thread(target=self._run, name="shardwise-whereabouts", daemon=True)
+        thread.start()
+        # At the end of the program too: a thread must not be in the store when Python goes.
+        self.stop = weakref.finalize(self, _end, self._stop, thread)
 
     def describe(self) -> str:
         """A line for each rank."""
@@ -60,14 +58,14 @@ class Whereabouts:
         ]
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_SECONDS):
+        while not self._stop.wait(EVERY_SECONDS) and self._core() is not None:
             try:
                 self._publish()
             except Exception:  # the store is gone: the job ends, and says why elsewhere
                 return
 
     def _publish(self) -> None:
-        core = self._window()
+        core = self._core()
         if core is None:
             return
         frame = _frame_of_user(sys._current_frames().get(self._thread_of_user))
@@ -86,6 +84,11 @@ class Whereabouts:
 
     def _read(self, rank: int) -> list[Any] | None:
         return json.loads(self._store.get(str(rank))) if self._store.check([str(rank)]) else None
+
+
+def _end(stop: threading.Event, thread: threading.Thread) -> None:
+    stop.set()
+    thread.join(4 * EVERY_SECONDS)  # longer only where the store has lost its other end
 
 
 def _frame_of_user(frame: Any) -> str:

@@ -228,7 +228,7 @@ void register_flight_recorder(py::module_& module) {
       .def(py::init([](const train::Engine& engine) {
              return std::make_unique<Recorder>(engine.channels());
            }),
-           py::arg("engine"), py::keep_alive<1, 2>())
+           py::arg("engine"))
       .def("under_way", &Recorder::under_way)
       .def("last_finished", &Recorder::last_finished)
       .def("count", &Recorder::count);
