@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -15,7 +16,8 @@ from shardwise import _C
 
 # How often a rank says where it is. Small against any time-out, and nothing against a step.
 EVERY_SECONDS = 0.5
-PACKAGE = os.path.dirname(__file__)
+# Places that are not the user's program.
+OTHERS = (os.path.dirname(__file__), os.path.dirname(torch.__file__), os.path.dirname(os.__file__))
 
 
 class Whereabouts:
@@ -39,10 +41,14 @@ class Whereabouts:
         self.stop = weakref.finalize(self, _end, self._stop, thread)
 
     def describe(self) -> str:
-        """A line for each rank."""
-        self._publish()
+        """A line for each rank; "" where the store is gone, with the rank that kept it."""
+        try:
+            self._publish()
+            said = self._read_all()
+        except dist.DistError:
+            return ""
         now = time.time()
-        lines = [_line(rank, self._read(rank), now) for rank in range(dist.get_world_size())]
+        lines = [_line(rank, state, now) for rank, state in enumerate(said)]
         return "Where the ranks are:\n" + "\n".join(f"  {line}" for line in lines)
 
     def calls(self) -> list[list[int] | None]:
@@ -51,7 +57,10 @@ class Whereabouts:
         None for a rank that waits in no collective: it is not in the forward of the others.
         """
         time.sleep(2 * EVERY_SECONDS)  # until all have said where they are now
-        said = [self._read(rank) for rank in range(dist.get_world_size())]
+        try:
+            said = self._read_all()
+        except dist.DistError:
+            return [None] * dist.get_world_size()
         waiting = [state is not None and state[0]["under_way"] for state in said]
         return [
             state[0]["calls"] if waits else None for state, waits in zip(said, waiting, strict=True)
@@ -82,8 +91,11 @@ class Whereabouts:
             self._said = (state, time.time())
         self._store.set(str(dist.get_rank()), json.dumps([*self._said, time.time()]))
 
-    def _read(self, rank: int) -> list[Any] | None:
-        return json.loads(self._store.get(str(rank))) if self._store.check([str(rank)]) else None
+    def _read_all(self) -> list[list[Any] | None]:
+        keys = [str(rank) for rank in range(dist.get_world_size())]
+        return [
+            json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys
+        ]
 
 
 def _end(stop: threading.Event, thread: threading.Thread) -> None:
@@ -92,12 +104,10 @@ def _end(stop: threading.Event, thread: threading.Thread) -> None:
 
 
 def _frame_of_user(frame: Any) -> str:
-    """The innermost line of the user's program: the first outside of this package and torch."""
+    """The innermost line of the user's program."""
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE) and f"{os.sep}torch{os.sep}" not in (
-            code.co_filename
-        ):
+        if not code.co_filename.startswith(OTHERS):
             return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}()"
         frame = frame.f_back
     return "nowhere in Python"
