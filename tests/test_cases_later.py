@@ -1,7 +1,7 @@
 """Cases about starts and ends of jobs, and those that wait for features: today's precise error.
 
-Checkpoints (Z3), elastic restart (LN-03), pipelines (CU-01) and tensor parallelism (XP-03) come later;
-until then asking for them names what is missing and what to do instead.
+Checkpoints (Z3), elastic restart (LN-03), pipelines (CU-01) and tensor parallelism (XP-03) come
+later; until then asking for them names what is missing and what to do instead.
 """
 
 import os
