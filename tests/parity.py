@@ -33,7 +33,7 @@ class Case:
         )
 
 
-def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = None) -> dict:
+def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = None, **more) -> dict:
     micro = models.SAMPLES // (case.ranks * case.accumulation)
     config = {
         "train_micro_batch_size_per_gpu": micro,
@@ -46,6 +46,7 @@ def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = Non
             **(zero or {}),
         },
         "shardwise": {"poison_released": True, **(shardwise or {})},
+        **more,
     }
     if case.dtype == "bf16":
         config["bf16"] = {"enabled": True}
@@ -61,19 +62,26 @@ def make_engine(model, config, **arguments):
     return shardwise.initialize(model=model, config=config, **arguments)[0]
 
 
-def train(case: Case, zero=None, shardwise=None, device="cpu", steps=reference.STEPS) -> dict:
-    """Runs on every rank: the record of reference.train, from the engine."""
+def train(
+    case: Case, zero=None, shardwise=None, device="cpu", steps=reference.STEPS, **more
+) -> dict:
+    """Runs on every rank: the record of reference.train, from the engine, and what it took.
+
+    `zero`, `shardwise` and `more` are added to the configuration.
+    """
     model = models.build(case.model)
     record = {"losses": [], "norms": [], "applied": []}
-    with make_engine(model, config_of(case, zero, shardwise)) as engine:
+    with make_engine(model, config_of(case, zero, shardwise, **more)) as engine:
         for step in range(steps):
             record["losses"].append(accumulate(engine, case, step, device))
             if step == steps - 1:
+                record["traffic"] = engine.comm_counters()  # reading gradients adds to it
                 record["gradients"] = full_gradients(engine)
             engine.step()
             record["norms"].append(float(engine.get_global_grad_norm()))
             record["applied"].append(bool(engine.was_step_applied()))
         record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
+        record["memory"] = engine.memory_report()["device"]
         record["global_steps"] = engine.global_steps
         record["skipped_steps"] = engine.skipped_steps
     gc.collect()

@@ -1,5 +1,7 @@
 """Ways to fill an accumulation window, held against plain PyTorch over the same samples."""
 
+from contextlib import contextmanager
+
 import models
 import parity
 import pytest
@@ -270,16 +272,22 @@ def plain_pair(rounds):
     return [{n: p.detach() for n, p in net.named_parameters()} for net in (g, d)]
 
 
-def rank_pair(stages, rounds):
-    nets = build_pair()
+@contextmanager
+def engines_of_pair(stages):
     settings = [
         config(stage, optimizer={"type": "SGD", "params": RATE}, gradient_clipping=0)
         for stage in stages
     ]
+    nets = build_pair()
     with (
         parity.make_engine(nets[0], settings[0]) as g,
         parity.make_engine(nets[1], settings[1]) as d,
     ):
+        yield g, d
+
+
+def rank_pair(stages, rounds):
+    with engines_of_pair(stages) as (g, d):
 
         def stepper(engine):
             def run(loss):
@@ -304,15 +312,7 @@ def test_LC_03_two_engines_over_one_graph(stages, pool, reference):
 
 def rank_joint(stages):
     """One loss through two engines trains both."""
-    nets = build_pair()
-    settings = [
-        config(stage, optimizer={"type": "SGD", "params": RATE}, gradient_clipping=0)
-        for stage in stages
-    ]
-    with (
-        parity.make_engine(nets[0], settings[0]) as g,
-        parity.make_engine(nets[1], settings[1]) as d,
-    ):
+    with engines_of_pair(stages) as (g, d):
         for step in range(3):
             d.backward(d(g(samples(step)["x"])))
             g.step()

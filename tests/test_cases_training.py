@@ -272,28 +272,11 @@ def test_FS_01_norm_of_the_whole_gradient(pool):
         assert run[0] == pytest.approx(runs[0][0], rel=1e-5)
 
 
-HYBRID = [("shardwise", "hybrid_shard_size"), ("zero_optimization", "mics_shard_size")]
-
-
-def hybrid(case, section, key, size):
-    settings = parity.config_of(case)
-    settings[section][key] = size
-    return settings
-
-
-def rank_hybrid(case, section, key, size):
-    record = {"losses": [], "norms": [], "applied": []}
-    with make_engine(models.build(case.model), hybrid(case, section, key, size)) as engine:
-        for step in range(reference.STEPS):
-            record["losses"].append(parity.accumulate(engine, case, step, "cpu"))
-            if step == reference.STEPS - 1:
-                record["gradients"] = parity.full_gradients(engine)
-            engine.step()
-            record["norms"].append(engine.get_global_grad_norm())
-            record["applied"].append(engine.was_step_applied())
-        record["memory"] = engine.memory_report()["device"]
-        record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
-    return record
+# The two names of the setting, as arguments of parity.train.
+HYBRID = [
+    lambda size: {"shardwise": {"hybrid_shard_size": size}},
+    lambda size: {"zero": {"mics_shard_size": size}},
+]
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +292,7 @@ def truth(reference):
 def test_FS_03_hybrid_shards(stage, dtype, accumulation, size, named, pool, truth):
     """Four ranks, shards over `size` neighbours: all numbers are those of plain torch."""
     case = Case(stage, "gpt2", dtype, accumulation, ranks=4, clip=True)
-    ranks = pool.run(rank_hybrid, case, *HYBRID[named], size, ranks=4)
+    ranks = pool.run(parity.train, case, ranks=4, **HYBRID[named](size))
     parity.check(case, ranks, truth)
     if stage == 3:
         states = 2 if dtype == "fp32" else 3  # moments, and fp32 masters of 16-bit parameters
@@ -528,40 +511,27 @@ def test_CF_03_loss_scale_keys_in_bf16(pool):
 # Precision options
 
 
-def rank_communication(case, travel):
-    settings = parity.config_of(case)
-    settings["communication_data_type"] = travel
-    record = {"losses": [], "norms": [], "applied": []}
-    with make_engine(models.build(case.model), settings) as engine:
-        for step in range(reference.STEPS):
-            record["losses"].append(parity.accumulate(engine, case, step, "cpu"))
-            if step == reference.STEPS - 1:
-                record["traffic"] = engine.comm_counters()  # reading gradients adds to it
-                record["gradients"] = parity.full_gradients(engine)
-            engine.step()
-            record["norms"].append(engine.get_global_grad_norm())
-            record["applied"].append(engine.was_step_applied())
-        record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
-    return record
+def train_with(travel, case, pool):
+    return pool.run(parity.train, case, ranks=2, communication_data_type=travel)
 
 
 @STAGES
 def test_16_bit_gradients_travel_in_fp32(stage, pool, truth):
     """No rounding between ranks: within the tolerance of 16-bit training."""
     case = Case(stage, "mlp", "bf16", accumulation=4)
-    parity.check(case, pool.run(rank_communication, case, "fp32", ranks=2), truth)
+    parity.check(case, train_with("fp32", case, pool), truth)
 
 
 @STAGES
 def test_fp32_gradients_travel_in_bf16(stage, pool, truth):
     """Half the bytes; each gradient is rounded once a rank: half a unit of bf16 of its largest."""
     case = Case(stage, "mlp", "fp32", optimizer="SGD")
-    ranks = pool.run(rank_communication, case, "bf16", ranks=2)
+    ranks = train_with("bf16", case, pool)
     plain = truth.record(case, "fp32")
     # After a few SGD steps the weights differ by lr × rounding, which moves gradients again.
     errors = parity.relative_errors(ranks[0]["gradients"], plain, "gradients")
     assert 1e-6 < max(errors.values()) <= 2 * torch.finfo(torch.bfloat16).eps
-    full = pool.run(rank_communication, case, None, ranks=2)[0]["traffic"]
+    full = train_with(None, case, pool)[0]["traffic"]
     name = "all_reduce" if stage == 0 else "reduce_scatter"
     assert 2 * ranks[0]["traffic"][name]["bytes"] == full[name]["bytes"]
 
