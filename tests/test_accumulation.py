@@ -342,7 +342,7 @@ def test_one_loss_trains_two_engines(stages, pool, reference):
 # Token weights
 
 
-COUNTS = (31, 3, 17, 9)  # target tokens of the four micro-batches
+COUNTS = (31, 3, 17, 9, 0)  # target tokens of the micro-batches
 
 
 def token_batches():
@@ -363,12 +363,13 @@ def plain_token_mean():
     """Gradients of the mean over all target tokens."""
     module = models.build("gpt2")
     for batch, count in zip(token_batches(), COUNTS, strict=True):
-        (module(**batch).loss * (count / sum(COUNTS))).backward()
+        if count:
+            (module(**batch).loss * (count / sum(COUNTS))).backward()
     return {name: p.grad for name, p in module.named_parameters()}
 
 
 def rank_token_weighted(stage, order, accumulation, dtype="fp32"):
-    """`order[micro][rank]`: which batch a rank takes; None: one without any target."""
+    """`order[micro][rank]`: which batch a rank takes; the last one has no target at all."""
     import torch.distributed as dist
 
     settings = config(stage, accumulation=accumulation)
@@ -388,9 +389,9 @@ def rank_token_weighted(stage, order, accumulation, dtype="fp32"):
 
 @pytest.mark.parametrize(
     ("order", "accumulation", "ranks"),
-    [([(0, 1), (2, 3)], 2, 2), ([(3, 0), (1, 2)], 2, 2), ([(0, 1, 2, 3)], 1, 4),
+    [([(0, 1), (2, 3)], 2, 2), ([(3, 0), (4, 2), (1, 4)], 3, 2), ([(0, 1, 2, 3)], 1, 4),
      ([(0,), (1,), (2,), (3,)], 4, 1)],
-    ids=["2x2", "2x2 in another order", "4x1", "1x4"],
+    ids=["2x2", "3x2, two without targets", "4x1", "1x4"],
 )  # fmt: skip
 @STAGES
 def test_GA_03_token_weights(stage, order, accumulation, ranks, pool, reference):
@@ -424,3 +425,87 @@ def rank_token_rules():
 
 def test_token_weights_must_be_known(pool):
     pool.run(rank_token_rules, ranks=2)
+
+
+def rank_losses_of_one_micro_batch():
+    """Two losses over the same tokens, an evaluation between forward and backward."""
+    settings = config(2, accumulation=2)
+    settings["shardwise"] = {"token_weighted_loss": True}
+    batches = token_batches()
+    with parity.make_engine(models.build("gpt2"), settings) as engine:
+        for position in range(2):
+            output = engine(**batches[position])
+            with torch.no_grad():
+                engine(**batches[2])
+            engine.backward(output.loss, retain_graph=True)
+            engine.backward(output.loss * 0.5)  # the only forward with gradients
+            if position == 0:
+                engine.step()
+        return parity.full_gradients(engine)
+
+
+def plain_losses_of_one_micro_batch():
+    module = models.build("gpt2")
+    for batch, count in list(zip(token_batches(), COUNTS, strict=True))[:2]:
+        (module(**batch).loss * (1.5 * count / sum(COUNTS[:2]))).backward()
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def test_several_losses_count_their_tokens_once(pool, reference):
+    gradients = pool.run(rank_losses_of_one_micro_batch, ranks=2)[0]
+    plain = reference.run(plain_losses_of_one_micro_batch)[0]
+    errors = parity.relative_errors(gradients, {"gradients": plain}, "gradients")
+    assert max(errors.values()) <= 1e-5, max(errors, key=errors.get)
+
+
+def rank_ambiguous_tokens():
+    settings = config(0)
+    settings["shardwise"] = {"token_weighted_loss": True}
+    batches = token_batches()
+    with parity.make_engine(models.build("gpt2"), settings) as engine:
+        first, second = (engine(**batches[i]).loss for i in range(2))
+        with pytest.raises(RuntimeError, match="2 forwards with labels"):
+            engine.backward(first + second)
+        engine.backward(first)
+        with pytest.raises(RuntimeError, match="over 31 tokens and one over 3 tokens came in one"):
+            engine.backward(second)
+        engine.zero_grad()
+        engine.backward(engine(**batches[1]).loss)
+        engine.step()
+        assert engine.was_step_applied()
+        with pytest.raises(RuntimeError, match=r"float16 loss .* logits\.float\(\)"):
+            engine.backward(engine(**batches[0]).loss.half(), tokens=7)
+
+
+def test_token_counts_that_do_not_fit_are_refused(pool):
+    pool.run(rank_ambiguous_tokens, ranks=1)
+
+
+def rank_weight_beyond_its_loss_dtype():
+    """Weights as large as no bf16 or fp16 number tells apart."""
+    settings = config(1, accumulation=2)
+    settings["shardwise"] = {"token_weighted_loss": True}
+    batch = samples()
+    with parity.make_engine(models.build("mlp"), settings) as engine:
+        for tokens in (70_000, 70_001):
+            engine.backward(engine(**batch).to(torch.bfloat16), tokens=tokens)
+            engine.step()
+        return engine.was_step_applied(), engine.get_global_grad_norm()
+
+
+def plain_bf16_loss():
+    module = models.build("mlp")
+    module(**samples()).to(torch.bfloat16).backward()
+    return float(
+        torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in module.parameters()]))
+    )
+
+
+def test_large_token_counts(pool, reference):
+    """Two micro-batches of the same samples: their mean has the gradient of one.
+
+    Backward rounds a weight to the dtype of the loss, bf16: half a unit in 8 bits of mantissa.
+    """
+    applied, norm = pool.run(rank_weight_beyond_its_loss_dtype, ranks=1)[0]
+    assert applied
+    assert norm == pytest.approx(reference.run(plain_bf16_loss)[0], rel=2**-8)

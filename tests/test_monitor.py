@@ -222,7 +222,7 @@ def step_line(step, loss=2.5):
     return (
         f'{{"kind": "step", "step": {step}, "loss": {loss}, "lr": 0.001, "grad_norm": "NaN", '
         f'"loss_scale": 1, "skipped": false, "tokens_per_second": 10.5, "tokens": {step}, '
-        f'"samples": {step}, "seconds": {step}}}\n'
+        f'"samples": {step}, "seconds": {step}, "peak_memory": {step}}}\n'
     )
 
 
@@ -252,7 +252,7 @@ def test_tensorboard_reads_what_the_log_says(files, convert, tmp_path):
     records = read_log(files / "500.jsonl")
     began = records[0]["unix_time"]
     steps = [record for record in records if record["kind"] == "step"]
-    for key in ("loss", "lr", "grad_norm", "loss_scale", "tokens_per_second"):
+    for key in ("loss", "lr", "grad_norm", "loss_scale", "tokens_per_second", "peak_memory"):
         found = events.Scalars(f"train/{key}")
         assert [event.step for event in found] == [record["step"] for record in steps]
         for event, record in zip(found, steps, strict=True):

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import re
+import shutil
 import sys
 import types
 
@@ -87,6 +88,20 @@ def rank_step_log():
 
 def test_the_step_log(pool):
     pool.run(rank_step_log, ranks=2)
+
+
+def rank_tokens_per_second():
+    with logged(config_of(2, steps_per_print=2), "llama") as (engine, text):
+        length = next(iter(models.batch("llama", 0).values())).shape[1]
+        train(engine, 4, "llama")
+    return length, re.findall(r"([\d.e+]+) samples/s, ([\d.e+]+) tokens/s, memory", text.getvalue())
+
+
+def test_the_step_log_counts_tokens(pool):
+    length, found = pool.run(rank_tokens_per_second, ranks=2)[0]
+    assert len(found) == 2
+    for samples, tokens in found:  # four digits each
+        assert float(tokens) == pytest.approx(length * float(samples), rel=1e-3)
 
 
 def rank_quiet(every):
@@ -464,3 +479,19 @@ def test_a_hundred_profiles_leave_nothing():
     assert _get_current_dispatch_mode() is None
     with pytest.raises(UsageError, match="start_profile"):
         profiler.get_total_flops()
+
+
+def rank_failing_monitor(folder):
+    """The folder of a monitor vanishes in mid-training."""
+    section = {"enabled": True, "output_path": str(folder), "job_name": "run"}
+    with logged(config_of(csv_monitor=section)) as (engine, text):
+        train(engine, 1)
+        if dist.get_rank() == 0:
+            shutil.rmtree(folder / "run")
+        train(engine, 3)
+        assert engine.global_steps == 4
+    return text.getvalue().count("CsvSink failed and writes no more: FileNotFoundError")
+
+
+def test_a_monitor_that_fails_does_not_end_training(pool, tmp_path):
+    assert pool.run(rank_failing_monitor, tmp_path, ranks=2) == [1, 0]

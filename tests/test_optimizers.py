@@ -309,6 +309,22 @@ class Signs(torch.optim.Optimizer):
                     p -= group["lr"] * p.grad.sign()
 
 
+def check_states_on_pieces(parameter):
+    """Reads and sets this rank's part of a state, which the user's own rule keeps."""
+    from shardwise import utils
+
+    whole = utils.safe_get_full_optimizer_state(parameter, "seen")
+    mine = utils.safe_get_local_optimizer_state(parameter, "seen")
+    if mine is None:  # no elements here
+        with pytest.raises(RuntimeError, match="safe_set_local_optimizer_state, on ranks that"):
+            utils.safe_set_local_optimizer_state(parameter, torch.zeros(3), "seen")
+    else:
+        utils.safe_set_local_optimizer_state(parameter, 2 * mine, "seen")
+    assert torch.equal(utils.safe_get_full_optimizer_state(parameter, "seen"), 2 * whole)
+    if mine is not None:
+        utils.safe_set_local_optimizer_state(parameter, mine, "seen")
+
+
 def rank_own_class(stage):
     from shardwise.utils import safe_get_full_optimizer_state
 
@@ -330,6 +346,7 @@ def rank_own_class(stage):
             engine.step()
         masters = masters_of(engine)
         seen = {n: safe_get_full_optimizer_state(p, "seen") for n, p in model.named_parameters()}
+        check_states_on_pieces(model.parts[2])
         assert safe_get_full_optimizer_state(model.parts[2], "nothing") is None
         assert safe_get_full_optimizer_state(model.parts[3], "seen") is None
     for index, (name, value) in enumerate(start.items()):

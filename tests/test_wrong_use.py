@@ -4,6 +4,7 @@ import copy
 import os
 import re
 import signal
+import threading
 import time
 
 import models
@@ -636,3 +637,68 @@ SAID = {
 def test_what_surprises_is_said(what, pool):
     (text,) = pool.run(rank_says, what, ranks=1)
     assert all(words in text for words in SAID[what]), text
+
+
+def rank_tries_again(stage):
+    """What fails in initialize() leaves the model as it was."""
+    import shardwise
+
+    model = models.build("mlp")
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    full = config(stage, activation_checkpointing="full")
+    alone = torch.nn.Linear(models.WIDTH, 1)  # has no blocks
+    threads = threading.active_count()
+    for words, arguments in (
+        ("lr_scheduler must be", {"model": model, "config": config(stage), "lr_scheduler": 5}),
+        ("no|none were found", {"model": alone, "config": full}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            shardwise.initialize(**arguments)
+    assert threading.active_count() == threads
+    assert torch.isfinite(alone.weight).all()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+    with make_engine(model, config(stage)) as engine:
+        engine.backward(engine(**samples()))
+        engine.step()
+        assert engine.was_step_applied()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_initialize_that_fails_can_be_tried_again(stage, pool):
+    pool.run(rank_tries_again, stage, ranks=2)
+
+
+def rank_settings_by_value():
+    """Settings whose text differs between ranks though their values do not."""
+
+    class Named:
+        pass
+
+    model = models.build("mlp")
+    groups = [{"params": list(model.parameters()), "lr": torch.tensor(1e-3), "tag": Named()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    plain = config(1)
+    del plain["optimizer"]
+    with make_engine(model, plain, optimizer=optimizer) as engine:
+        engine.backward(engine(**samples()))
+        engine.step()
+        engine.optimizer.param_groups[0]["lr"] = 0.5
+        assert engine.was_step_applied()
+
+
+def test_settings_are_compared_by_value(pool):
+    pool.run(rank_settings_by_value, ranks=2)
+
+
+def rank_bad_betas(betas):
+    with make_engine(models.build("mlp"), config(0)) as engine:
+        engine.backward(engine(**samples()))
+        engine.optimizer.param_groups[0]["betas"] = betas
+        with pytest.raises(RuntimeError, match="betas.*two finite numbers"):
+            engine.step()
+
+
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, float("nan")), None])
+def test_betas_that_are_none(betas, pool):
+    pool.run(rank_bad_betas, betas, ranks=1)

@@ -588,3 +588,23 @@ def rank_replaces(stage):
 @pytest.mark.parametrize("stage", [1, 3])
 def test_replaced_parameters(stage, pool):
     pool.run(rank_replaces, stage, ranks=2)
+
+
+def rank_sets_data(stage):
+    """Values assigned to a parameter that was cut are those that train."""
+    import shardwise
+
+    torch.manual_seed(3)
+    with shardwise.zero.Init():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    wanted = torch.arange(64.0).reshape(8, 8)
+    model[0].weight.data = wanted.clone()
+    with make_engine(model, config(stage)) as engine:
+        state = engine.state_dict()
+    if dist.get_rank() == 0:
+        assert torch.equal(state["0.weight"], wanted)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_data_assigned_after_construction(stage, pool):
+    pool.run(rank_sets_data, stage, ranks=2)

@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from shardwise.divergence import different_calls
 from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
+from shardwise.target_tokens import TargetTokens
 from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
 
@@ -40,8 +41,6 @@ class Progress:
     inside_no_sync: bool = False
     warned_no_sync: bool = False
     warned_zero_grad: bool = False
-    # Tokens behind the loss of the last forward, where losses count by their tokens.
-    tokens: Any = None
     # Arguments for the schedule while the outcome of the last step is not known; else None.
     unsettled: dict[str, Any] | None = None
 
@@ -65,13 +64,18 @@ class Engine(ConfigAccessors, nn.Module):
         self.local_rank = _C.launch_environment()["local_rank"]
         self.world_size = self.dp_world_size = dist.get_world_size()
         self._progress = Progress()
-        self._observer = Observer(self)
-        self._wiring = Wiring(parts, self.config_value, self)
-        self._blocks = checkpoint_blocks(self, self._wiring.units)
-        configure_from(parts.config)
-        watch_engine(self, self._core)
-        if self._optimizer is not None:
-            self._optimizer.attach(self.zero_grad)
+        self._target_tokens = TargetTokens()
+        with ExitStack() as undo:
+            self._observer = Observer(self)
+            undo.callback(self._observer.close, self)
+            self._wiring = Wiring(parts, self.config_value, self)
+            undo.callback(self._wiring.end, True)
+            self._blocks = checkpoint_blocks(self, self._wiring.units)
+            configure_from(parts.config)
+            watch_engine(self, self._core)
+            if self._optimizer is not None:
+                self._optimizer.attach(self.zero_grad)
+            undo.pop_all()
 
     @property
     def _core(self) -> _C.Engine:
@@ -85,11 +89,13 @@ class Engine(ConfigAccessors, nn.Module):
         if self.config_value("fp16.auto_cast"):
             inputs = _cast(inputs, torch.float16)
             kwargs = _cast(kwargs, torch.float16)
-        if self._token_weighted:
-            self._progress.tokens = target_tokens(self.module, kwargs)
+        self._observer.saw_inputs(inputs, kwargs)
         try:
             with self._observer.timed(self, "forward"), self._autocast():
-                return self.module(*inputs, **kwargs)
+                output = self.module(*inputs, **kwargs)
+            if self._token_weighted:
+                self._target_tokens.saw_forward(self.module, kwargs, output)
+            return output
         except RuntimeError as error:
             if self._core.communication_failed():
                 raise self._lost_the_others(error) from error
@@ -161,7 +167,7 @@ class Engine(ConfigAccessors, nn.Module):
                     '"shardwise": {"token_weighted_loss": true}'
                 )
             return None
-        tokens = self._progress.tokens if tokens is None else tokens
+        tokens = self._target_tokens.behind(loss) if tokens is None else tokens
         return None if tokens is None else torch.as_tensor(tokens, device=loss.device)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -183,6 +189,7 @@ class Engine(ConfigAccessors, nn.Module):
             )
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
+        self._target_tokens.forget()
         self._progress.step_applied = False
         if boundary:
             self._update(lr_kwargs or {})
@@ -198,6 +205,7 @@ class Engine(ConfigAccessors, nn.Module):
         """
         self._check_may_step("flush_accumulation")
         self._settle()
+        self._target_tokens.forget()
         if self._window.empty:
             return False
         self._update({}, partial=True)
@@ -224,6 +232,7 @@ class Engine(ConfigAccessors, nn.Module):
             if not self._core.communication_failed():
                 self._core.zero_grad()
                 self._window.drop()
+                self._target_tokens.forget()
                 log("the gradients of this accumulation window were dropped")
             elif isinstance(error, RuntimeError):
                 raise self._lost_the_others(error) from error
@@ -287,6 +296,7 @@ class Engine(ConfigAccessors, nn.Module):
                 "zero_grad() in the middle of an accumulation window drops the gradients of its "
                 "earlier micro-batches; step() clears them by itself"
             )
+        self._target_tokens.forget()
         self._core.zero_grad()
 
     def is_gradient_accumulation_boundary(self) -> bool:
@@ -504,9 +514,25 @@ class Engine(ConfigAccessors, nn.Module):
         """A copy of a whole parameter, gradient or optimizer state. Collective."""
         if index not in self._wiring.unit_of:
             raise _C.UsageError(f"there is no parameter {index} in this engine")
-        if self._optimizer is None or kind in ("parameter", "master", "gradient"):
-            return self._core.tensors.full(index, kind)
-        return self._optimizer.full_state(self._core, index, kind)
+        if self._is_state(kind):
+            return self._optimizer.full_state(self._core, index, kind)
+        return self._core.tensors.full(index, kind)
+
+    def local_tensor(self, index: int, kind: str) -> torch.Tensor | None:
+        """A copy of this rank's elements, flat."""
+        if self._is_state(kind):
+            return self._optimizer.local_state(self._core, index, kind)
+        return self._core.tensors.local(index, kind)
+
+    def set_tensor(self, index: int, kind: str, value: torch.Tensor, whole: bool) -> bool:
+        """Overwrites a master, a gradient or a state; False where there is none."""
+        if self._is_state(kind):
+            return self._optimizer.set_state(self._core, index, kind, value, whole)
+        tensors = self._core.tensors
+        return (tensors.set_full if whole else tensors.set_local)(index, kind, value)
+
+    def _is_state(self, kind: str) -> bool:
+        return self._optimizer is not None and kind not in ("parameter", "master", "gradient")
 
     def unit_of(self, index: int) -> int:
         """The unit that parameter ``index`` belongs to."""
@@ -522,10 +548,12 @@ class Engine(ConfigAccessors, nn.Module):
         if not self._wiring.ended:
             if whole:
                 self._settle()  # the last step's numbers go to the monitors
-            self._observer.close(self)
-            self._blocks.restore()
-            self._progress.unsettled = None
-            self._wiring.end(whole)
+            try:
+                self._observer.close(self)
+            finally:
+                self._blocks.restore()
+                self._progress.unsettled = None
+                self._wiring.end(whole)
 
     def __enter__(self) -> "Engine":
         return self
@@ -568,15 +596,6 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor,
         value,
     )
-
-
-def target_tokens(module: nn.Module, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """How many tokens a causal language model of transformers takes its loss over, if it is one."""
-    labels = kwargs.get("labels")
-    loss = getattr(getattr(module, "loss_function", None), "__name__", None)
-    if loss != "ForCausalLMLoss" or not isinstance(labels, torch.Tensor):
-        return None
-    return (labels[..., 1:] != -100).sum()
 
 
 def _count(value: Any) -> int:

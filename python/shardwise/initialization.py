@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from shardwise.data import DistributedLoader
 from shardwise.engine import Engine
 from shardwise.optimizer_choice import make_optimizer
 from shardwise.optimizers import ShardedOptimizer
+from shardwise.ownership import owner_of
 from shardwise.process_groups import choose_device, count_ranks, join
 from shardwise.wiring import EngineParts
 
@@ -61,9 +63,9 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise _C.UsageError(f"{name} is not available in this version of shardwise")
-    if any(_owner(parameter) is not None for parameter in model.parameters()):
+    if _belongs_to_an_engine(model):
         gc.collect()  # an engine that was dropped lives on until its cycles are collected
-    if any(_owner(parameter) is not None for parameter in model.parameters()):
+    if _belongs_to_an_engine(model):
         raise _C.UsageError("the model belongs to an engine already: call engine.destroy() first")
     _check_weights_are_there(model)
     _check_dataset(training_data)
@@ -79,25 +81,27 @@ def initialize(
     for note in resolved.notes:
         log(note)
     engine = _make_engine(model, optimizer, model_parameters, resolved)
-    if lr_scheduler is not None:
-        engine.lr_scheduler = _make_schedule(lr_scheduler, engine.optimizer)
-    elif engine.optimizer is not None:
-        engine.lr_scheduler = schedules.from_config(resolved, engine.optimizer)
-    if training_data is not None:
-        engine.training_dataloader = DistributedLoader(
-            training_data,
-            engine.train_micro_batch_size_per_gpu(),
-            dist.get_rank(),
-            dist.get_world_size(),
-            collate_fn,
-            engine.config_value("dataloader_drop_last"),
-        )
+    with ExitStack() as undo:
+        undo.callback(engine.destroy)  # the model gets its weights back
+        if lr_scheduler is not None:
+            engine.lr_scheduler = _make_schedule(lr_scheduler, engine.optimizer)
+        elif engine.optimizer is not None:
+            engine.lr_scheduler = schedules.from_config(resolved, engine.optimizer)
+        if training_data is not None:
+            engine.training_dataloader = DistributedLoader(
+                training_data,
+                engine.train_micro_batch_size_per_gpu(),
+                dist.get_rank(),
+                dist.get_world_size(),
+                collate_fn,
+                engine.config_value("dataloader_drop_last"),
+            )
+        undo.pop_all()
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
-def _owner(parameter: torch.Tensor) -> Engine | None:
-    owner = getattr(parameter, "_shardwise", None)
-    return owner[0]() if owner else None
+def _belongs_to_an_engine(model: nn.Module) -> bool:
+    return any(owner_of(parameter)[0] is not None for parameter in model.parameters())
 
 
 def _check_weights_are_there(model: nn.Module) -> None:

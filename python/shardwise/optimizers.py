@@ -44,6 +44,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """A whole state of one parameter; None if there is none of this name. Collective."""
         return core.tensors.full(number, name)
 
+    def local_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
+        """This rank's elements of a state, flat; None if there is none of this name."""
+        return core.tensors.local(number, name)
+
+    def set_state(
+        self, core: _C.Engine, number: int, name: str, value: torch.Tensor, whole: bool
+    ) -> bool:
+        """Overwrites a state, the whole (collective) or this rank's elements; False if none."""
+        tensors = core.tensors
+        return (tensors.set_full if whole else tensors.set_local)(number, name, value)
+
     @contextmanager
     def carried_out_by(self, run: Callable[[list[dict[str, float]]], None]) -> Iterator[None]:
         """Inside, ``step`` hands the groups' hyperparameters to ``run``."""
@@ -108,23 +119,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Hyperparameters of one group as the core wants them."""
         group = self.param_groups[index]
 
-        def number(key: str) -> float:
+        def number(key: str, position: int | None = None) -> float:
             if key not in group:
                 raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")
             try:
-                value = float(group[key])
-            except (TypeError, ValueError):
+                value = float(group[key] if position is None else group[key][position])
+            except (TypeError, ValueError, IndexError):
                 value = math.nan
             if not math.isfinite(value):
+                wanted = "a finite number" if position is None else "two finite numbers"
                 raise _C.UsageError(
-                    f"param_groups[{index}][{key!r}] is {group[key]!r}: set a finite number"
+                    f"param_groups[{index}][{key!r}] is {group[key]!r}: set {wanted}"
                 )
             return value
 
         values = {}
         for key in _C.rule_values(self.rule):
             if key in ("beta1", "beta2"):
-                values[key] = float(group["betas"][int(key[-1]) - 1])
+                values[key] = number("betas", int(key[-1]) - 1)
             elif key in OPTIONAL and key not in group:
                 values[key] = float(OPTIONAL[key])
             else:

@@ -28,6 +28,7 @@ STEP_SCALARS = {
     "grad_norm": "train/grad_norm",
     "loss_scale": "train/loss_scale",
     "tokens_per_second": "train/tokens_per_second",
+    "peak_memory": "train/peak_memory",
 }
 
 

@@ -66,10 +66,32 @@ class ShardedTorchOptimizer(ShardedOptimizer):
         core.set_outside_update(lambda gradients: update()(gradients))
 
     def full_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
+        return core.assemble(number, self._state_of(number, name))
+
+    def local_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
+        value = self._state_of(number, name)
+        return None if value is None else value.flatten().clone()
+
+    def set_state(
+        self, core: _C.Engine, number: int, name: str, value: torch.Tensor, whole: bool
+    ) -> bool:
+        held = self._state_of(number, name)
+        if held is None or held.numel() != value.numel():
+            kind = type(self._optimizer).__name__
+            raise _C.UsageError(
+                f"the state {name!r} belongs to {kind}, whose step() runs on this rank's pieces: "
+                f"set it with safe_set_local_optimizer_state, on ranks that hold elements of the "
+                f"parameter, after the first step"
+            )
+        held.copy_(value.reshape(held.shape))
+        return True
+
+    def _state_of(self, number: int, name: str) -> torch.Tensor | None:
+        """The state of this rank's piece of a parameter, of the piece's shape."""
         piece = self._pieces.get(number)
         value = None if piece is None else self.state.get(piece, {}).get(name)
         fits = isinstance(value, torch.Tensor) and value.shape == piece.shape
-        return core.assemble(number, value if fits else None)
+        return value if fits else None
 
     def _update(self, gradients: list[torch.Tensor | None]) -> None:
         pieces = list(self._pieces.values())

@@ -15,6 +15,7 @@ from torch import nn
 from shardwise import _C
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
+from shardwise.ownership import is_cut
 from shardwise.process_groups import make_groups
 from shardwise.units import is_plain, split_into_units
 from shardwise.utils.leaf_modules import (
@@ -38,6 +39,16 @@ class EngineParts:
     optimizer: ShardedOptimizer | None = None
 
 
+def _by_value(setting: Any) -> Any:
+    """The same on every rank where the setting is: no devices, no addresses."""
+    if isinstance(setting, torch.Tensor):
+        return setting.tolist()
+    if isinstance(setting, (list, tuple)):
+        return [_by_value(part) for part in setting]
+    plain = isinstance(setting, (bool, int, float, str, type(None)))
+    return setting if plain else type(setting).__name__
+
+
 class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
@@ -56,26 +67,25 @@ class Wiring:
         self._mark_leaf_modules(value_of)
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
         self._check_the_rest()
-        if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
-            self._groups = make_groups(
-                parts.device,
-                value_of("shardwise.timeout_seconds"),
-                value_of("shardwise.hybrid_shard_size"),
-            )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._leave_groups)
+            if dist.get_world_size() > 1 or value_of("shardwise.force_communication"):
+                self._groups = make_groups(
+                    parts.device,
+                    value_of("shardwise.timeout_seconds"),
+                    value_of("shardwise.hybrid_shard_size"),
+                )
             self._core: _C.Engine | None = self._make_core()
-        except BaseException:
-            self._leave_groups()
-            raise
-        self.whereabouts = (
-            Whereabouts(self._core, self._groups["gather"]) if dist.get_world_size() > 1 else None
-        )
-        self._drop_early_shards()
-        self._mark_parameters(weakref.ref(owner))
-        if parts.optimizer is not None:
-            parts.optimizer.connect(self.core, self.index)
-        self._move_the_rest()
-        self._install_hooks()
+            undo.callback(self.end, True)
+            if dist.get_world_size() > 1:
+                self.whereabouts = Whereabouts(self._core, self._groups["gather"])
+            self._drop_early_shards()
+            self._mark_parameters(weakref.ref(owner))
+            if parts.optimizer is not None:
+                parts.optimizer.connect(self.core, self.index)
+            self._move_the_rest()
+            self._install_hooks()
+            undo.pop_all()
 
     def _mark_leaf_modules(self, value_of: Any) -> None:
         """Marks what the configuration names; what it names in vain is said."""
@@ -123,7 +133,7 @@ class Wiring:
         ]
         optimizer = self._parts.optimizer
         for number, group in enumerate(optimizer.param_groups if optimizer else []):
-            values = {k: v for k, v in group.items() if k != "params"}
+            values = {k: _by_value(v) for k, v in group.items() if k != "params"}
             lines.append(f"param_groups[{number}] of {optimizer.rule.name} = {values}")
         return "\n".join(lines)
 
@@ -135,7 +145,8 @@ class Wiring:
         def describe(name: str, aliases: list[str], parameter: nn.Parameter) -> tuple:
             fp32 = any(part in name.split(".") for part in keep)
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
-            early = getattr(parameter, "_shardwise_early", None)  # built inside zero.Init
+            # Built inside zero.Init, and not given other values (parameter.data = ...) since.
+            early = parameter._shardwise_early if is_cut(parameter) else None
             return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1), early)
 
         return [

@@ -150,12 +150,13 @@ def logged(function: Callable) -> Callable:
     ) -> Any:
         if not LOG.wants(name, prof):
             return function(*args, **kw)
-        _synchronize(args)
+        values = (*args, *kw.values())
+        _synchronize(values)
         began = time.perf_counter()
         result = function(*args, **kw)
         if hasattr(result, "wait"):
             result.wait()
-        _synchronize(args)
+        _synchronize(values)
         record = Record(1, _payload(args, kw), time.perf_counter() - began)
         LOG.records[log_name or name].add(record)
         if LOG.verbose:
@@ -185,8 +186,8 @@ def _payload(args: tuple, keywords: dict[str, Any]) -> int:
     return max(sizes)
 
 
-def _synchronize(args: tuple) -> None:
-    if any(tensor.is_cuda for tensor in _tensors(args)):
+def _synchronize(values: tuple) -> None:
+    if any(tensor.is_cuda for tensor in _tensors(values)):
         torch.cuda.synchronize()
 
 

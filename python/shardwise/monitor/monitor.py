@@ -1,11 +1,12 @@
 """Sends scalars to the monitors that the configuration turns on."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.distributed as dist
 
 from shardwise import _C, config_source
+from shardwise.console import log
 from shardwise.monitor.sinks import check_packages, make_sink
 
 SECTIONS = ("csv_monitor", "tensorboard", "wandb")
@@ -35,13 +36,23 @@ class MonitorMaster:
         A value is a number or a tensor of one element, which is waited for.
         """
         events = [_checked(event) for event in event_list] if self._sinks else []
-        for sink in self._sinks:
-            sink.write(events)
+        for sink in list(self._sinks):
+            self._guarded(sink, lambda sink=sink: sink.write(events))
 
     def close(self) -> None:
         """Ends the monitors; later events go nowhere."""
         while self._sinks:
-            self._sinks.pop().close()
+            sink = self._sinks[-1]
+            self._guarded(sink, sink.close)
+            self._sinks = [other for other in self._sinks if other is not sink]
+
+    def _guarded(self, sink: Any, action: Callable[[], None]) -> None:
+        """A monitor that fails (a full disk, a lost connection) ends; training goes on."""
+        try:
+            action()
+        except Exception as error:  # of any library
+            self._sinks = [other for other in self._sinks if other is not sink]
+            log(f"{type(sink).__name__} failed and writes no more: {type(error).__name__}: {error}")
 
 
 def _checked(event: Any) -> tuple[str, float, int]:

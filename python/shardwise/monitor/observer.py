@@ -63,6 +63,8 @@ class Observer:
         self.monitor = MonitorMaster({section: value(section) for section in SECTIONS})
         self._device = engine.device
         self._dtype = DTYPES[engine.resolved_config.model_dtype]
+        autocast = value("torch_autocast.enabled") and value("torch_autocast.dtype")
+        self._scales_loss = "fp16" in (engine.resolved_config.model_dtype, autocast)
         self._every = value("steps_per_print") or 0
         self._times = Times(engine.device) if value("wall_clock_breakdown") else None
         if self._times is not None and not self._every:
@@ -77,6 +79,7 @@ class Observer:
         self._last: dict[str, float] = {}  # what is known of the last settled step
         self._logged: dict[str, Any] = {}  # values that the user gave for the next line
         self._clock: tuple[float, int] | None = None  # time, and samples then
+        self._tokens = 0  # of this rank since then
         self._times_since = 0  # step
 
     # ---- called by the engine
@@ -103,6 +106,13 @@ class Observer:
                 self._profile = None
                 log("the FLOPs profile was given up, since its step failed")
             raise
+
+    def saw_inputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward is about to run; counts the tokens [batch, sequence] of language models."""
+        if self._every and torch.is_grad_enabled():
+            tokens = kwargs.get("input_ids", inputs[0] if inputs else None)
+            if isinstance(tokens, torch.Tensor) and tokens.dtype == torch.long and tokens.ndim == 2:
+                self._tokens += tokens.numel()
 
     def saw_loss(
         self, engine: Any, window: Any, loss: torch.Tensor, divided: bool, tokens: Any
@@ -146,7 +156,7 @@ class Observer:
         self._last["grad_norm_clipped"] = result["norm_clipped"]
         if report.loss is not None:
             self._last["train_loss"] = report.loss.read()
-        if engine.fp16_enabled():
+        if self._scales_loss:
             self._last["loss_scale"] = result["loss_scale"]
         if self.monitor.enabled:
             names = ("train_loss", "lr", "loss_scale", "grad_norm")
@@ -213,7 +223,10 @@ class Observer:
         now = time.perf_counter()
         began, samples = self._clock or (now, engine.global_samples)
         self._clock = (now, engine.global_samples)
-        return f"{(engine.global_samples - samples) / max(now - began, 1e-9):.4g} samples/s"
+        tokens, self._tokens = self._tokens * engine.world_size, 0
+        passed = max(now - began, 1e-9)
+        text = f"{(engine.global_samples - samples) / passed:.4g} samples/s"
+        return f"{text}, {tokens / passed:.4g} tokens/s" if tokens else text
 
     def _report_times(self, engine: Any) -> None:
         if self._times is None:

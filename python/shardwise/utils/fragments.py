@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from shardwise import _C
+from shardwise.ownership import owner_of
 
 MASTER, GRADIENT = "master", "gradient"
 
@@ -103,60 +104,39 @@ def safe_set_local_optimizer_state(
     _set_local(param, optim_state_key, value)
 
 
-def _engine_of(param: torch.Tensor) -> tuple:
-    """The engine and the parameter's number in it, or two times None."""
-    owner = getattr(param, "_shardwise", None)
-    engine = owner[0]() if owner else None
-    return (None, None) if engine is None else (engine, owner[1])
-
-
-def _owner(param: torch.Tensor) -> tuple:
-    """The C++ engine and the parameter's number in it, or two times None."""
-    engine, number = _engine_of(param)
-    return (None, None) if engine is None else (engine._core, number)
-
-
 def _full(param: torch.Tensor, kind: str) -> torch.Tensor | None:
-    engine, number = _engine_of(param)
+    engine, number = owner_of(param)
     return None if engine is None else engine.full_tensor(number, kind)
 
 
 def _local(param: torch.Tensor, kind: str) -> torch.Tensor | None:
-    core, number = _owner(param)
-    return None if core is None else core.tensors.local(number, kind)
+    engine, number = owner_of(param)
+    return None if engine is None else engine.local_tensor(number, kind)
 
 
 def _set_full(param: torch.Tensor, kind: str, value: torch.Tensor) -> None:
-    core, number = _checked(param, kind, value)
-    if not core.tensors.set_full(number, kind, value):
-        raise _lacks(core, number, kind)
+    _set(param, kind, value, whole=True)
 
 
 def _set_local(param: torch.Tensor, kind: str, value: torch.Tensor) -> None:
-    core, number = _checked(param, kind, value)
-    if not core.tensors.set_local(number, kind, value):
-        raise _lacks(core, number, kind)
+    _set(param, kind, value, whole=False)
 
 
-def _checked(param: torch.Tensor, kind: str, value: torch.Tensor) -> tuple:
-    core, number = _owner(param)
-    if core is None:
+def _set(param: torch.Tensor, kind: str, value: torch.Tensor, whole: bool) -> None:
+    engine, number = owner_of(param)
+    if engine is None:
         raise _C.UsageError(
             f"a parameter of shape {tuple(param.shape)} belongs to no engine, so that it has no "
             f"{kind} to set: give its model to initialize() first"
         )
+    name = engine._core.parameters()[number][0]
     if not isinstance(value, torch.Tensor):
         raise _C.UsageError(
-            f"parameter {core.parameters()[number][0]}: the new value must be a tensor, but it is "
-            f"a {type(value).__name__}"
+            f"parameter {name}: the new value must be a tensor, but it is a {type(value).__name__}"
         )
-    return core, number
-
-
-def _lacks(core: _C.Engine, number: int, kind: str) -> _C.UsageError:
-    name = core.parameters()[number][0]
-    if kind == GRADIENT:
-        why = "it is frozen, or no backward() has come since the last step()"
-    else:
-        why = "it is frozen, there is no optimizer, or the optimizer has no state of that name"
-    return _C.UsageError(f"parameter {name} has no {kind} to set: {why}")
+    if not engine.set_tensor(number, kind, value, whole):
+        if kind == GRADIENT:
+            why = "it is frozen, or no backward() has come since the last step()"
+        else:
+            why = "it is frozen, there is no optimizer, or the optimizer has no state of that name"
+        raise _C.UsageError(f"parameter {name} has no {kind} to set: {why}")

@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from shardwise import _C
+from shardwise.ownership import is_cut
 from shardwise.units import is_plain
 
 SOURCE = 0  # the rank whose values count
@@ -209,12 +210,6 @@ class ShardedConstruction(TorchFunctionMode):
             del target._shardwise_early
             self._fresh[id(target)] = (target, "the new data")
         return result
-
-
-def is_cut(parameter: torch.Tensor) -> bool:
-    """Whether the parameter's storage is one that ``zero.Init`` released."""
-    early = getattr(parameter, "_shardwise_early", None)
-    return early is not None and early.holds(parameter)
 
 
 def _storage_of(tensor: torch.Tensor) -> int | None:

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from shardwise import _C
+from shardwise.ownership import is_cut, owner_of
 from shardwise.wiring import READ_ONLY
-from shardwise.zero.construction import active_construction, is_cut
+from shardwise.zero.construction import active_construction
 
 
 @contextmanager
@@ -74,9 +75,8 @@ def _check_rank(modifier_rank: int) -> None:
 def _units_by_engine(params: list[torch.Tensor]) -> list[tuple]:
     found: dict[int, tuple] = {}
     for parameter in params:
-        owner = getattr(parameter, "_shardwise", None)
-        engine = owner[0]() if owner else None
+        engine, number = owner_of(parameter)
         if engine is not None:
             units = found.setdefault(id(engine), (engine, set()))[1]
-            units.add(engine.unit_of(owner[1]))
+            units.add(engine.unit_of(number))
     return [(engine, sorted(units)) for engine, units in found.values()]

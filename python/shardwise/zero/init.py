@@ -119,7 +119,8 @@ class InitContext:
         if self._config is None:
             return TIMEOUT_SECONDS
         if isinstance(self._config, Mapping):  # may hold "auto" until training begins
-            return self._config.get("shardwise", {}).get("timeout_seconds", TIMEOUT_SECONDS)
+            own = self._config.get("shardwise") or {}
+            return own.get("timeout_seconds", TIMEOUT_SECONDS)
         resolved = config_source.load(self._config, dist.get_world_size(), "the process group")
         return json.loads(resolved.value_json("shardwise.timeout_seconds"))
 

@@ -3,8 +3,9 @@
 from torch import nn
 
 from shardwise import _C
+from shardwise.ownership import is_cut
 from shardwise.units import EXTERNAL, external_parameters
-from shardwise.zero.construction import active_construction, is_cut
+from shardwise.zero.construction import active_construction
 from shardwise.zero.init import Init
 
 
@@ -19,7 +20,6 @@ def replace_parameter(module: nn.Module, old: nn.Parameter, new: nn.Parameter) -
             "the parameter belongs to an engine: replace it before initialize(), or destroy() the "
             "engine, replace it, and initialize() anew"
         )
-    new.requires_grad_(old.requires_grad)
     places = [
         (owner, name)
         for owner in module.modules()
@@ -30,6 +30,7 @@ def replace_parameter(module: nn.Module, old: nn.Parameter, new: nn.Parameter) -
         raise _C.UsageError(
             f"the module has no parameter like the old one, of shape {tuple(old.shape)}"
         )
+    new.requires_grad_(old.requires_grad)
     for owner, name in places:
         owner._parameters[name] = new
     for owner in module.modules():

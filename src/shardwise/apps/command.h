@@ -27,6 +27,7 @@ int run_launch(const Context& context);
 int run_config(const Context& context);
 int run_train(const Context& context);
 int run_data(const Context& context);
+int run_bench(const Context& context);
 int run_environment(const Context& context);
 
 // Writes text to standard output as it is, at once. Throws IoError where it cannot (full disk).

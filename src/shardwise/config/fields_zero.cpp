@@ -87,7 +87,7 @@ void add_model_flags(FieldList& list) {
                  "what autograd saves never holds a gathered weight");
   list.no_effect(zero("override_module_apply"), boolean(true),
                  "Gather parameters inside Module.apply while a model is built.",
-                 "models are not sharded while they are built");
+                 "shardwise.zero.Init gathers what any function of torch touches");
   list.no_effect(zero("log_trace_cache_warnings"), boolean(false),
                  "Warn when the order of modules changes.",
                  "a change of order is always logged once");

@@ -2,7 +2,7 @@
 // equal order of operations on all ranks, and which parameters move. It is taken where the
 // gradients are, without the host:
 //   sum_of_squares -> fill_boundary_record -> all-gather of the records as bytes ->
-//   finish_boundary -> adam_update / sgd_update
+//   finish_boundary -> the update (update.h)
 // Every rank reduces the same bytes in rank order, so all ranks decide the same.
 #pragma once
 

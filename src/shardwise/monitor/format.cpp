@@ -53,6 +53,11 @@ std::string scaled(double value) {
                kUnits[unit]);
 }
 
+std::string binary_bytes(std::int64_t bytes) {
+  const double mebibytes = static_cast<double>(bytes) / (1 << 20);
+  return mebibytes < 1024 ? print("%.0f MiB", mebibytes) : print("%.2f GiB", mebibytes / 1024);
+}
+
 std::string grouped(std::int64_t value) {
   std::string text = std::to_string(value);
   const std::size_t first = value < 0 ? 1 : 0;

@@ -19,6 +19,9 @@ std::string scientific(double value);
 // Three digits and a unit: "950", "12.3k", "1.20M".
 std::string scaled(double value);
 
+// "950 MiB", from 1024 of them "1.20 GiB".
+std::string binary_bytes(std::int64_t bytes);
+
 // A whole number with thin groups for reading: "1 234 567".
 std::string grouped(std::int64_t value);
 

@@ -57,6 +57,13 @@ TEST(Format, Digits) {
   EXPECT_EQ(scientific(3e-4), "3.0e-04");
 }
 
+TEST(Format, BinaryBytes) {
+  EXPECT_EQ(binary_bytes(0), "0 MiB");
+  EXPECT_EQ(binary_bytes(std::int64_t{1023} << 20), "1023 MiB");
+  EXPECT_EQ(binary_bytes(std::int64_t{1} << 30), "1.00 GiB");
+  EXPECT_EQ(binary_bytes((std::int64_t{139} << 30) + (std::int64_t{1} << 29)), "139.50 GiB");
+}
+
 TEST(Format, ScaledHasThreeDigitsAtEveryBorder) {
   EXPECT_EQ(scaled(0), "0.00");
   EXPECT_EQ(scaled(9.994), "9.99");

@@ -103,7 +103,8 @@ class JsonlSink : public Sink {
               .add("tokens_per_second", record.tokens_per_second)
               .add("tokens", record.tokens)
               .add("samples", record.samples)
-              .add("seconds", record.seconds));
+              .add("seconds", record.seconds)
+              .add("peak_memory", record.peak_memory));
   }
 
   void evaluation(const EvaluationRecord& record) override {

@@ -29,7 +29,8 @@ struct StepRecord {
   double tokens_per_second = 0;  // of all ranks
   std::int64_t tokens = 0;       // of all ranks since the beginning
   std::int64_t samples = 0;
-  double seconds = 0;  // since the beginning
+  double seconds = 0;            // since the beginning
+  std::int64_t peak_memory = 0;  // bytes of rank 0 so far: on its GPU, else resident
 };
 
 struct EvaluationRecord {
@@ -65,7 +66,7 @@ std::unique_ptr<Sink> make_console_sink(int descriptor);
 // most the end of the last one is missing: the kernel may stop a write between two pages):
 //   {"kind": "run", "unix_time", "title", "steps", "config": {...}}
 //   {"kind": "step", "step", "loss", "lr", "grad_norm", "loss_scale", "skipped",
-//    "tokens_per_second", "tokens", "samples", "seconds"}
+//    "tokens_per_second", "tokens", "samples", "seconds", "peak_memory"}
 //   {"kind": "evaluation", "step", "loss", "tokens"}
 //   {"kind": "sample", "step", "prompt", "text"}
 //   {"kind": "note", "text"}

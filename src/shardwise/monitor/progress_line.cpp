@@ -42,6 +42,9 @@ std::vector<Field> fields(const Progress& progress) {
   if (record.tokens_per_second > 0) {
     all.push_back({3, scaled(record.tokens_per_second) + " tok/s"});
   }
+  if (record.peak_memory > 0) {
+    all.push_back({9, "mem " + binary_bytes(record.peak_memory)});
+  }
   if (progress.eta >= 0) all.push_back({2, "eta " + duration(progress.eta)});
   if (progress.skipped > 0) all.push_back({record.skipped ? 1 : 7, skipped(progress)});
   return all;

@@ -99,6 +99,9 @@ std::string tiles(const RunHistory& history) {
   out +=
       tile("Tokens per second", totals.last ? scaled(totals.last->tokens_per_second) : "&ndash;",
            totals.last ? scaled(static_cast<double>(totals.last->tokens)) + " tokens in all" : "");
+  if (totals.last && totals.last->peak_memory > 0) {
+    out += tile("Peak memory", binary_bytes(totals.last->peak_memory), "rank 0");
+  }
   return out + steps_tile(history) + time_tile(history) + "</section>\n";
 }
 

@@ -48,10 +48,11 @@ class KernelRule : public UpdateRule {
   }
 
   void set_groups(const std::vector<GroupValues>& groups) override {
-    groups_.clear();
+    std::vector<Group> read_groups;
     for (const GroupValues& values : groups) {
-      groups_.push_back(read(values, groups_.size()));
+      read_groups.push_back(read(values, read_groups.size()));
     }
+    groups_ = std::move(read_groups);
   }
 
   void run(const kernels::Place& place, const kernels::ChunkTable& table,

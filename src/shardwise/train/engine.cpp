@@ -184,9 +184,14 @@ void Engine::backward(const at::Tensor& loss, bool retain_graph, bool divide,
     SW_USER_CHECK(UsageError, tokens.defined() && tokens.numel() == 1,
                   "with shardwise.token_weighted_loss backward() needs tokens=, the number of "
                   "tokens that the loss is the mean of");
-    const at::Tensor weight = tokens.detach().to(loss.options()).reshape({});
+    SW_USER_CHECK(UsageError, loss.scalar_type() != at::kHalf,
+                  "with shardwise.token_weighted_loss a float16 loss times its tokens overflows; "
+                  "compute the loss in float32, for example of logits.float()");
+    const at::Tensor weight = tokens.detach().to(loss.device()).reshape({});
     window_.add_weight(weight);
-    part = loss * weight;
+    const auto dtype = c10::promoteTypes(loss.scalar_type(), at::kFloat);
+    // Without any target the loss is 0 / 0.
+    part = at::where(weight > 0, loss, at::zeros_like(loss)).to(dtype) * weight.to(dtype);
   } else if (divide && window_.size() > 1) {
     part = loss / static_cast<double>(window_.size());
   }
@@ -360,7 +365,7 @@ void Engine::assign_group(const std::vector<int>& parameters, int group) {
   for (const int parameter : parameters) {
     const params::ParameterAddress& address = registry_.parameters().at(parameter);
     boundary_->restart_steps(address.parameter().trainable);
-    order_hash_.add(comm::Collective::kBroadcast, address.unit);  // ranks do it alike
+    order_hash_.add(comm::Collective::kBroadcast, address.unit, parameter);  // ranks do it alike
   }
 }
 

@@ -10,6 +10,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/base/hash.h"
 #include "shardwise/base/log.h"
+#include "shardwise/device/memory.h"
 #include "shardwise/io/atomic_file.h"
 #include "shardwise/models/job_model.h"
 #include "shardwise/train/evaluation.h"
@@ -179,7 +180,8 @@ void Trainer::report_pending(monitor::Sink& sink) {
              .tokens_per_second = static_cast<double>(tokens) / seconds_between(previous_, now),
              .tokens = tokens * step.step,
              .samples = batch.train_batch_size * step.step,
-             .seconds = seconds_between(begin_, now)});
+             .seconds = seconds_between(begin_, now),
+             .peak_memory = device::peak_memory(engine_->rank().device)});
   previous_ = now;
 }
 

@@ -35,7 +35,15 @@ double AccumulationWindow::begin_backward(LossScaledBy scaled_by) {
 }
 
 void AccumulationWindow::add_weight(const at::Tensor& weight) {
-  const at::Tensor exact = weight.detach().to(at::kDouble);
+  const at::Tensor exact = weight.detach().to(at::kDouble).reshape({});
+  if (micro_weight_.defined()) {
+    SW_USER_CHECK(UsageError, at::equal(micro_weight_, exact), "a loss over ",
+                  micro_weight_.item<double>(), " tokens and one over ", exact.item<double>(),
+                  " came in one micro-batch, which counts by one number of them: call step() "
+                  "between micro-batches, or pass one tokens= for all losses of this one");
+    return;
+  }
+  micro_weight_ = exact;
   weight_ = weight_.defined() ? weight_ + exact : exact.clone();
 }
 
@@ -43,8 +51,7 @@ void AccumulationWindow::end_micro_batch() {
   ++held_;
   ++with_gradients_;
   ++micro_steps_;
-  had_backward_ = false;
-  scaled_by_hand_ = false;
+  end_losses();
 }
 
 void AccumulationWindow::close(bool with_micro_batch) {
@@ -66,9 +73,14 @@ void AccumulationWindow::drop() {
 void AccumulationWindow::forget_gradients() {
   with_gradients_ = 0;
   weight_.reset();
+  end_losses();
+  foreign_scale_ = false;
+}
+
+void AccumulationWindow::end_losses() {
   had_backward_ = false;
   scaled_by_hand_ = false;
-  foreign_scale_ = false;
+  micro_weight_.reset();
 }
 
 double AccumulationWindow::partial_factor() const {

@@ -55,8 +55,9 @@ class AccumulationWindow {
   // Whether a gradient may have come from a loss with another engine's loss scale.
   bool has_foreign_scale() const { return foreign_scale_; }
 
-  // The gradients of the coming backward are sums that count by `weight`, a scalar such as a number
-  // of tokens.
+  // The loss of the coming backward is a mean over `weight` of something, a scalar tensor such as a
+  // number of tokens; its gradients have to be multiplied with it. Counts once for all losses of a
+  // micro-batch; throws UsageError (and waits for a GPU) where a later one names another.
   void add_weight(const at::Tensor& weight);
   // fp64 scalar: the sum over the window; undefined when nothing was added.
   const at::Tensor& weight() const { return weight_; }
@@ -74,12 +75,15 @@ class AccumulationWindow {
   double partial_factor() const;
 
  private:
+  void end_losses();
+
   AccumulationOptions options_;
   std::optional<bool> forced_;
   std::int64_t held_ = 0;
   std::int64_t with_gradients_ = 0;  // of the held ones, those that zero_grad() did not hit
   std::int64_t micro_steps_ = 0;
   at::Tensor weight_;
+  at::Tensor micro_weight_;  // of the micro-batch under way
   bool had_backward_ = false;
   bool scaled_by_hand_ = false;
   bool foreign_scale_ = false;

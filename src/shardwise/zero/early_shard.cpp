@@ -83,7 +83,8 @@ void EarlyShard::open(int modifier) {
     storage_.point_at(whole_);
   } else if (modifier != kReadOnly) {
     SW_USER_CHECK(UsageError, !levels_.change(flats()), "parameter ", name_,
-                  " was changed inside GatheredParameters without modifier_rank");
+                  " was changed inside GatheredParameters without modifier_rank: say whose changes "
+                  "count, GatheredParameters(params, modifier_rank=0), in the outer context");
   }
   levels_.enter(modifier, flats());
 }

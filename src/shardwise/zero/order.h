@@ -24,8 +24,10 @@ struct OrderEntry {
 // themselves are kept for one step more, to name the first that differed.
 class OrderHash {
  public:
-  void add(comm::Collective collective, int unit) {
+  // `detail`, such as a parameter of the unit, counts in the hash and is not kept.
+  void add(comm::Collective collective, int unit, std::int32_t detail = -1) {
     const OrderEntry entry{static_cast<std::int32_t>(collective), unit};
+    value_ = hash_bytes(&detail, sizeof(detail), value_);
     value_ = hash_bytes(&entry, sizeof(entry), value_);
     if (entries_.size() < kKeptEntries) {
       entries_.push_back(entry);

@@ -1,0 +1,1 @@
+"""Benchmarks: ``shardwise bench train``, or ``python -m shardwise.bench train``."""
