@@ -14,8 +14,7 @@ int run_bench(const Context& context) {
   launcher::LaunchOptions options;
   options.kind = launcher::ProgramKind::kModule;
   options.program = {"shardwise.bench"};
-  options.program.insert(options.program.end(), context.arguments.begin(),
-                         context.arguments.end());
+  options.program.insert(options.program.end(), context.arguments.begin(), context.arguments.end());
   const launcher::Command command =
       launcher::resolve_command(options, context.environment, context.program_directory);
   std::vector<char*> arguments;
