@@ -12,6 +12,7 @@ PRESET ?= release
 JOBS ?=
 QUICKSTART_ARGS ?=
 QUICKSTART := examples/quickstart
+QUICKSTART_OUTPUT := $(QUICKSTART)/output
 PYTEST_ARGS ?=
 
 ifdef PYTHON
@@ -48,9 +49,12 @@ products: configure
 quickstart quickstart-short: products
 	@$(PY) $(QUICKSTART)/corpus.py $(QUICKSTART)/output
 	$(VENV)/bin/shardwise train $(QUICKSTART)/job.json --ranks 2 $(QUICKSTART_ARGS)
-	@$(PY) $(QUICKSTART)/judge.py $(QUICKSTART)/output
+	@$(PY) $(QUICKSTART)/judge.py $(QUICKSTART_OUTPUT)
 
-quickstart-short: QUICKSTART_ARGS += --set training.steps=20 --set training.sample_tokens=60
+# In a folder of its own: it leaves alone what a full run made.
+quickstart-short: QUICKSTART_OUTPUT := $(QUICKSTART)/output/short
+quickstart-short: QUICKSTART_ARGS += --set training.steps=20 --set training.sample_tokens=60 \
+  --set training.output=output/short
 
 # Tests run several ranks side by side: one thread each, or they stand in each other's way.
 test test-cpp test-full test-gpu sanitize: export OMP_NUM_THREADS ?= 1

@@ -312,3 +312,13 @@ def test_text_that_is_no_utf8_is_refused(unit, tmp_path):
         )
         assert done.returncode == code, done.stderr
         assert (code == 65) == ("latin.txt: byte 8 (0xEF)" in done.stderr)
+
+
+def test_corpora_from_single_paths_and_names(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("0123456789" * 4)
+    corpus, held_out = shardwise.open_corpus(path, "bytes", length=10)
+    assert held_out is None and repr(corpus) == "<Corpus: 4 samples of 10 tokens>"
+    assert corpus[0].tolist() == list(b"0123456789")
+    with pytest.raises(RuntimeError, match="takes a corpus, not a PosixPath.*open_corpus"):
+        shardwise.TokenLoader(path, 4)

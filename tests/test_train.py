@@ -246,6 +246,20 @@ BAD = {
         {"data": {"files": ["text.txt"], "sequence_length": 8, "tokenizer": "gpt2"}},
         'does not exist; it takes "bytes", or the path of a tokenizer.json',
     ),
+    "sizes left out": (
+        {
+            "model": {
+                "config": {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": None}
+            }
+        },
+        "vocab_size, intermediate_size, num_hidden_layers, num_attention_heads, "
+        "max_position_embeddings: missing or null",
+    ),
+    "a file as the model's folder": ({"model": {"path": "job.bin"}}, "job.bin' is a file; name"),
+    "an output inside of a file": (
+        {"training": {"steps": 1, "output": "job.bin/x"}},
+        "job.bin/x",
+    ),
     "a folder without a model": ({"model": {"path": "."}}, "has no config.json"),
     "too much held out": (
         {"data": {"files": ["text.txt"], "sequence_length": 16, "held_out": 0.9999}},
@@ -499,13 +513,14 @@ def test_a_signal_ends_the_run_between_two_steps(ranks, tmp_path):
     assert "signal 15" in rows(tmp_path / "out", "end")[-1]["error"]
 
 
-def test_a_diverged_run_keeps_the_earlier_model(tmp_path):
+@pytest.mark.parametrize("non_finite", ["apply", "skip"])
+def test_a_diverged_run_keeps_the_earlier_model(non_finite, tmp_path):
     job = job_of(tmp_path)
     run("train", job)
     before = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
-    own = ["--set", "shardwise.non_finite=apply", "--set", "optimizer.params.lr=1e30"]
+    own = ["--set", f"shardwise.non_finite={non_finite}", "--set", "optimizer.params.lr=1e30"]
     text = run("train", job, *own, expect=65)
-    assert "diverged" in text and "not finite" in text
+    assert "the training has diverged" in text
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == before
     assert "diverged" in rows(tmp_path / "out", "end")[-1]["error"]
 

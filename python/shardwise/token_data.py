@@ -1,13 +1,42 @@
 """Micro-batches of token ids from text and token files."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from shardwise import _C
-from shardwise._C import Corpus, Tokenizer, open_corpus
+from shardwise._C import Corpus, Tokenizer
 
 __all__ = ["Corpus", "TokenLoader", "Tokenizer", "open_corpus"]
+
+PathLike = str | os.PathLike[str]
+
+
+def open_corpus(
+    files: PathLike | Sequence[PathLike],
+    tokenizer: Tokenizer | PathLike,
+    length: int,
+    held_out: float = 0.0,
+    held_out_files: PathLike | Sequence[PathLike] = (),
+) -> tuple[Corpus, Corpus | None]:
+    """Samples of ``length`` tokens from text and token files (globs too).
+
+    Args:
+        tokenizer: "bytes", a tokenizer.json, or a ``Tokenizer``; the one that made token files.
+        held_out: share of the samples that is kept apart; ``held_out_files`` name them instead.
+
+    Returns:
+        The corpus to train on, and the one held out or None.
+    """
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer(os.fspath(tokenizer))
+    return _C.open_corpus(_paths(files), tokenizer, length, held_out, _paths(held_out_files))
+
+
+def _paths(files: PathLike | Sequence[PathLike]) -> list[str]:
+    single = isinstance(files, (str, os.PathLike))
+    return [os.fspath(file) for file in ([files] if single else files)]
 
 
 class TokenLoader:
@@ -26,6 +55,11 @@ class TokenLoader:
         shuffle: bool = True,
     ):
         """``ranks``: this rank and how many there are."""
+        if not isinstance(corpus, Corpus):
+            raise _C.UsageError(
+                f"TokenLoader() takes a corpus, not a {type(corpus).__name__}: make one with "
+                f"shardwise.open_corpus(files, tokenizer, length)"
+            )
         self.corpus = corpus
         self.micro_batch = micro_batch
         self._loader = _C.TokenLoader(corpus, micro_batch, *ranks, seed, shuffle)

@@ -138,7 +138,12 @@ int run_config(const Context& context) {
   }
   SW_USER_CHECK(UsageError, !request.action.empty(),
                 "config: say check, print or reference; see `shardwise config --help`");
-  if (request.action == "reference") return reference(request);
+  if (request.action == "reference") {
+    SW_USER_CHECK(UsageError, request.file.empty(),
+                  "config: reference prints all keys and takes no ", "argument; not '",
+                  request.file, "'");
+    return reference(request);
+  }
   SW_USER_CHECK(UsageError, request.action == "check" || request.action == "print",
                 "config: there is no '", request.action, "'",
                 suggest(request.action, {"check", "print", "reference"}),

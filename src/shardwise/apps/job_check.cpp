@@ -1,6 +1,9 @@
 #include "shardwise/apps/job_check.h"
 
+#include <unistd.h>
+
 #include <charconv>
+#include <filesystem>
 #include <optional>
 
 #include "shardwise/base/check.h"
@@ -47,8 +50,27 @@ config::LoadOptions load_options(const Context& context, const std::string& rank
   return options;
 }
 
+namespace {
+
+// The folder, or the nearest one above it that exists, must take files.
+void check_output(const std::string& output) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  fs::path folder = fs::absolute(output, none);
+  while (!fs::exists(folder, none) && folder.has_parent_path() && folder != folder.parent_path()) {
+    folder = folder.parent_path();
+  }
+  SW_USER_CHECK(IoError,
+                fs::is_directory(folder, none) && ::access(folder.c_str(), W_OK | X_OK) == 0,
+                "training.output: ", output, " cannot be made, since ", folder.string(),
+                " is no folder that may be written; name another one");
+}
+
+}  // namespace
+
 JobCheck check_job(const config::Job& job) {
   JobCheck result;
+  check_output(job.training.output);
   try {
     const models::ModelConfig model = models::read_job_model(job);
     const auto tokenizer = data::make_tokenizer(job.data.tokenizer, "data.tokenizer");

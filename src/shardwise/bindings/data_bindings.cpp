@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "shardwise/base/check.h"
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/data/corpus.h"
 #include "shardwise/data/token_loader.h"
@@ -83,6 +84,10 @@ void register_tokenizer(py::module_& module) {
 void register_corpus(py::module_& module) {
   py::class_<data::Corpus, CorpusPointer>(module, "Corpus", "Samples of equal length.")
       .def("__len__", &data::Corpus::size)
+      .def("__repr__",
+           [](const data::Corpus& self) {
+             return concat("<Corpus: ", self.size(), " samples of ", self.length(), " tokens>");
+           })
       .def_property_readonly("length", &data::Corpus::length)
       .def_property_readonly("vocabulary", &data::Corpus::vocabulary)
       .def("__getitem__", &read_sample, "The token ids of a sample, int64 [length].");

@@ -374,7 +374,10 @@ std::vector<std::string> python_problems(const std::map<const Field*, Entry>& en
     if (field.in_python && entries.at(&field).value != field.shape.default_value) {
       problems.push_back(concat(field.path, ": ", shorten(entries.at(&field).value),
                                 " acts in the Python front (shardwise.initialize) alone, not in a "
-                                "program without Python; remove it"));
+                                "program without Python; remove it",
+                                field.path == "tensorboard.enabled"
+                                    ? " (python -m shardwise.tensorboard shows a job's log)"
+                                    : ""));
     }
   }
   return problems;

@@ -225,6 +225,8 @@ TEST(Config, WrongTypesSayWhatIsGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_with(R"("fp16": {"enabled": 1})"),
             "ds.json: fp16.enabled: 1 is an integer; allowed: true or false");
   EXPECT_EQ(error_with(R"("fp16": 3)"), "ds.json: fp16: 3 is an integer; allowed: an object");
+  EXPECT_EQ(error_with(R"("bf16": true)"),
+            "ds.json: bf16: true is a bool; allowed: an object, for example {\"enabled\": true}");
   EXPECT_EQ(error_with(R"("zero_optimization": {"stage": null})"),
             "ds.json: zero_optimization.stage: null is not a value of this key; allowed: an "
             "integer from 0 to 3 (remove the key to get the default)");

@@ -199,12 +199,13 @@ void add_offload_fields(FieldList& list) {
 
   list.unavailable(zero("cpu_offload"), boolean(false).null_too(),
                    "Old form of offload_optimizer.device = cpu.")
-      .also_off(Value::null());
+      .also_off(Value::null())
+      .instead("write offload_optimizer: {\"device\": \"cpu\"}");
   list.unavailable(zero("cpu_offload_param"), boolean(false).null_too(),
                    "Old form of offload_param.device = cpu.")
       .also_off(Value::null());
   list.no_effect(zero("cpu_offload_use_pin_memory"), boolean(false).null_too(),
-                 "Old form of pin_memory.", "nothing is offloaded");
+                 "Old form of pin_memory.", "what is offloaded from a GPU is always pinned");
 
   const std::string zenflow = zero("zenflow");
   list.section(zenflow, "Update the most important gradients at once and the others later.")

@@ -85,8 +85,11 @@ class Walker {
       return;
     }
     if (!value.is_object()) {
-      draft_.problem(
-          concat(full, ": ", shorten(value), " is ", kind_name(value), "; allowed: an object"));
+      draft_.problem(concat(full, ": ", shorten(value), " is ", kind_name(value),
+                            "; allowed: an object",
+                            value.is_bool() && node.by_name.count("enabled") > 0
+                                ? concat(", for example {\"enabled\": ", shorten(value), "}")
+                                : ""));
       return;
     }
     if (node.field != nullptr && !draft_.allows(*node.field)) {

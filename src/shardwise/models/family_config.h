@@ -13,6 +13,9 @@ namespace shardwise::models {
 void read_gpt2_config(const io::JsonView& document, ModelConfig& config);
 void read_llama_config(const io::JsonView& document, ModelConfig& config);
 
+// Throws DataError that names all members of `keys` that are missing or null.
+void require_keys(const io::JsonView& document, const std::vector<std::string>& keys);
+
 // Rotary embedding; needs `config.attention.head_dim` and `config.max_positions`.
 RopeConfig read_rope_config(const io::JsonView& document, const ModelConfig& config);
 

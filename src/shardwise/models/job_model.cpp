@@ -13,7 +13,9 @@ io::JsonView read_folder(const std::string& folder) {
   const fs::path file = fs::path(folder) / "config.json";
   std::error_code error;
   SW_USER_CHECK(ConfigError, fs::exists(file, error), "model.path: '", folder, "' ",
-                fs::exists(folder, error) ? "has no config.json" : "does not exist",
+                fs::is_regular_file(folder, error) ? "is a file"
+                : fs::exists(folder, error)        ? "has no config.json"
+                                                   : "does not exist",
                 "; name a folder in Hugging Face's layout (config.json and safetensors) on this "
                 "machine, as nothing is downloaded, or give model.config instead");
   return io::JsonView::read(file.string());

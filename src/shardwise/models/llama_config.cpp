@@ -65,6 +65,8 @@ std::int64_t head_dim_of(const io::JsonView& document, const Variant& variant,
 }
 
 void read_sizes(const io::JsonView& document, const Variant& variant, ModelConfig& config) {
+  require_keys(document, {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "max_position_embeddings"});
   config.vocabulary = document.at("vocab_size").integer(1, kMaxVocabulary);
   config.hidden = document.at("hidden_size").integer(1, kMaxHidden);
   config.layers = document.at("num_hidden_layers").integer(1, kMaxLayers);

@@ -34,6 +34,15 @@ void check_size(const io::JsonView& document, const ModelConfig& config) {
 
 }  // namespace
 
+void require_keys(const io::JsonView& document, const std::vector<std::string>& keys) {
+  std::string missing;
+  for (const std::string& key : keys) {
+    missing += document.has(key) ? "" : (missing.empty() ? "" : ", ") + key;
+  }
+  SW_USER_CHECK(DataError, missing.empty(), document.source(), ": ", missing,
+                ": missing or null; models of this type need all of ", join_or(keys));
+}
+
 double number_within(const io::JsonView& object, const char* key, double fallback, double least,
                      double most) {
   const auto found = object.find(key);

@@ -29,12 +29,12 @@ class ValueSource {
 
 // What a front end says about one parameter.
 struct ParameterSpec {
-  std::string name;                     // canonical, as state_dict() has it
-  std::vector<std::string> aliases;     // other names of the same tensor (tied weights)
-  at::Tensor tensor;                    // the leaf; its storage is taken over
-  at::ScalarType dtype;                 // dtype to train in
-  int group = 0;                        // index of the optimizer's parameter group; -1: in none
-  std::shared_ptr<ValueSource> source;  // null: the values lie in `tensor`
+  std::string name;                  // canonical, as state_dict() has it
+  std::vector<std::string> aliases;  // other names of the same tensor (tied weights)
+  at::Tensor tensor;                 // the leaf; its storage is taken over
+  at::ScalarType dtype;              // dtype to train in
+  int group = 0;                     // index of the optimizer's parameter group; -1: in none
+  std::shared_ptr<ValueSource> source = nullptr;  // null: the values lie in `tensor`
 };
 
 // What a front end says about one unit. `uses` lists units whose parameters this unit reads too

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -117,6 +118,7 @@ void Trainer::run(monitor::Sink& sink, const StopSignal& stop) {
   sink.begin(describe());
   try {
     train(sink, stop);
+    check_converged();
     save_weights(sink);
     write_sample(sink);
     engine_->wait_for_ranks();
@@ -139,6 +141,15 @@ void Trainer::train(monitor::Sink& sink, const StopSignal& stop) {
     }
   }
   evaluate_now(job_.training.steps, sink);
+}
+
+void Trainer::check_converged() const {
+  for (const auto& [what, loss] : {std::pair("the loss of the last step", last_loss_),
+                                   std::pair("the held-out loss", last_held_out_loss_)}) {
+    SW_USER_CHECK(DataError, std::isfinite(loss), "the training has diverged: ", what, " is ", loss,
+                  ". Nothing was saved to ", job_.training.output,
+                  "/model; lower the learning rate");
+  }
 }
 
 void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
@@ -170,6 +181,7 @@ void Trainer::report_pending(monitor::Sink& sink) {
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t tokens = batch.train_batch_size * job_.data.sequence_length;
   const double loss = step.loss.item<double>() / engine_->rank().world_size;
+  last_loss_ = loss;
   const Clock::time_point now = Clock::now();
   sink.step({.step = step.step,
              .loss = loss,
@@ -190,6 +202,7 @@ void Trainer::evaluate_now(std::int64_t step, monitor::Sink& sink) {
   if (corpus_.held_out) {
     const Evaluation result = evaluate(*engine_, *corpus_.held_out, job_.training.evaluate_samples,
                                        job_.engine.config().batch.train_micro_batch_size_per_gpu);
+    last_held_out_loss_ = result.loss;
     sink.evaluation({.step = step, .loss = result.loss, .tokens = result.tokens});
     previous_ = Clock::now();
   }

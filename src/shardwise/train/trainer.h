@@ -41,6 +41,8 @@ class Trainer {
   void train_step(std::int64_t step, monitor::Sink& sink);
   void report_pending(monitor::Sink& sink);
   void evaluate_now(std::int64_t step, monitor::Sink& sink);
+  // Throws DataError where the last losses are not finite.
+  void check_converged() const;
   void write_sample(monitor::Sink& sink);
   void save_weights(monitor::Sink& sink);
 
@@ -52,6 +54,7 @@ class Trainer {
   std::unique_ptr<LayeredEngine> engine_;
   std::optional<PendingStep> pending_;
   Clock::time_point begin_, previous_;
+  double last_loss_ = 0, last_held_out_loss_ = 0;
 };
 
 }  // namespace shardwise::train
