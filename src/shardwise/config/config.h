@@ -134,6 +134,7 @@ struct OwnConfig {
   bool strict = true;              // false: unknown keys become notes
   bool deterministic = false;
   std::string fused_layers = "auto";      // auto, off
+  std::string activation_checkpointing = "off";  // off, selective, full
   std::string non_finite = "skip";        // skip, raise, apply
   bool overlap_parameter_gather = false;  // always false in this version
   int hybrid_shard_size = 0;              // ranks that share one copy of the state; 0: all
