@@ -30,7 +30,9 @@ class Storages(TorchDispatchMode):
         for tensor in _tensors(result):
             reference = _reference(tensor)
             if reference.cdata not in given:
-                self._made.setdefault(reference.cdata, (reference, tensor.untyped_storage().nbytes()))
+                self._made.setdefault(
+                    reference.cdata, (reference, tensor.untyped_storage().nbytes())
+                )
         self.peak = max(self.peak, self.alive())
         return result
 

@@ -192,9 +192,8 @@ def test_refusals(pool):
 
 def test_attention_with_dropout_is_recomputed():
     """Its random numbers would else be missing from the sequence that later calls draw from."""
-    from torch.utils.checkpoint import CheckpointPolicy
-
     from shardwise.dear_results import policy
+    from torch.utils.checkpoint import CheckpointPolicy
 
     attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
     q = torch.ones(1, 1, 1, 8)

@@ -20,8 +20,9 @@ CONTEXTS = {"full": noop_context_fn, "selective": keep_dear_results}
 class BlockCheckpoints:
     """Replaces the forward of each block by one that is computed again in backward.
 
-    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of a block, the engine's too, stay outside. A key-value cache would be
-    filled twice, so blocks get none.
+    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of a
+    block, the engine's too, stay outside. A key-value cache would be filled twice, so blocks get
+    none.
     """
 
     def __init__(self, blocks: list[nn.Module], contexts: Callable = noop_context_fn):
@@ -74,7 +75,7 @@ def checkpoint_blocks(engine: Any, units: list[Any]) -> BlockCheckpoints:
     blocks = [unit.module for unit in units if not unit.is_root]
     if not blocks:
         raise _C.ConfigError(
-            f'shardwise.activation_checkpointing: "{setting}" recomputes blocks, but none were found '
-            "in the model: name their class in shardwise.units"
+            f'shardwise.activation_checkpointing: "{setting}" recomputes blocks, but none were '
+            "found in the model: name their class in shardwise.units"
         )
     return BlockCheckpoints(blocks, CONTEXTS[setting])

@@ -1,4 +1,4 @@
-"""``shardwise.activation_checkpointing: "selective"``: recomputes all but what is dear to compute."""
+"""``shardwise.activation_checkpointing: "selective"``: keeps what is dear to compute, no more."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

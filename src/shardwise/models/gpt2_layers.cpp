@@ -32,9 +32,9 @@ struct LayerNorm {
     return at::layer_norm(x, weight.sizes(), weight, bias, epsilon);
   }
   Result forward(const at::Tensor& x, const PassContext& context) const {
-    return cheap({x}, {weight, bias}, context, [norm = *this](const std::vector<at::Tensor>& inputs) {
-      return norm.forward(inputs[0]);
-    });
+    return cheap(
+        {x}, {weight, bias}, context,
+        [norm = *this](const std::vector<at::Tensor>& inputs) { return norm.forward(inputs[0]); });
   }
 };
 

@@ -34,8 +34,8 @@ Model::Model(ModelConfig config, std::vector<std::unique_ptr<Layer>> layers)
 
 void Model::set_activation_checkpointing(const std::string& setting) {
   SW_USER_CHECK(UsageError, setting == "off" || setting == "selective" || setting == "full",
-                "activation checkpointing can be \"off\", \"selective\" or \"full\", not \"", setting,
-                "\"");
+                "activation checkpointing can be \"off\", \"selective\" or \"full\", not \"",
+                setting, "\"");
   context_.recompute = setting == "off"    ? Recompute::kNothing
                        : setting == "full" ? Recompute::kBlocks
                                            : Recompute::kCheapResults;
