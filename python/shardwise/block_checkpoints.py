@@ -20,8 +20,8 @@ CONTEXTS = {"full": noop_context_fn, "selective": keep_dear_results}
 class BlockCheckpoints:
     """Replaces the forward of each block by one that is computed again in backward.
 
-    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of a
-    block, the engine's too, stay outside. A key-value cache would be filled twice, so blocks get
+    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of
+    a block, the engine's too, stay outside. A key-value cache would be filled twice, so blocks get
     none.
     """
 
