@@ -53,6 +53,7 @@ def as_record(tensors: dict) -> dict:
         "losses": tensors["losses"].tolist(),
         "norms": tensors["norms"].tolist(),
         "applied": [bool(flag) for flag in tensors["applied"]],
+        "traffic": tensors["traffic"].tolist(),
         "gradients": part("gradient."),
         "weights": part("weight."),
     }

@@ -11,6 +11,7 @@ import parity
 import pytest
 import torch
 import torch.distributed as dist
+from kept_bytes import Storages
 from parity import make_engine
 from torch import nn
 
@@ -173,6 +174,41 @@ def test_AC_01_adapters_under_non_reentrant_checkpoints(accumulation, threshold,
     assert plain == reentrant
     first, last = plain[0][:accumulation], plain[0][-1 - accumulation : -1]
     assert sum(last) < sum(first), "it does not train"
+
+
+def rank_peak(kind, depth):
+    """Most bytes that a micro-batch of a Llama without frozen parameters holds at a time."""
+    from transformers import LlamaForCausalLM
+
+    config = models.llama().config
+    config.num_hidden_layers = depth
+    model = LlamaForCausalLM(config)
+    if kind != "off":
+        model.gradient_checkpointing_enable({"use_reentrant": kind == "reentrant"})
+    ids = models.batch("llama", 0)["input_ids"][:16]
+    with make_engine(model, parity.config_of(parity.Case(3, "llama"))) as engine:
+        for _ in range(2):  # at first the engine makes its own buffers
+            with Storages() as storages:
+                engine.backward(engine(input_ids=ids, labels=ids).loss)
+            engine.step()
+    return storages.peak
+
+
+def rank_peaks():
+    """By kind of checkpoint: the peak of three blocks, what three more add; bytes of an input."""
+    peaks = {
+        kind: (rank_peak(kind, 3), rank_peak(kind, 6))
+        for kind in ("off", "reentrant", "non-reentrant")
+    }
+    one_input = 4 * 16 * models.LENGTH * models.WIDTH
+    return {kind: (low, high - low) for kind, (low, high) in peaks.items()}, one_input
+
+
+def test_AC_01_peak_memory_without_frozen_parameters(pool):
+    """One block's activations and an input for each other block, with both kinds."""
+    for peaks, one_input in pool.run(rank_peaks, ranks=2):
+        assert peaks["non-reentrant"][0] <= peaks["reentrant"][0] < peaks["off"][0]
+        assert peaks["non-reentrant"][1] <= 3 * one_input < peaks["off"][1]
 
 
 # AC-03

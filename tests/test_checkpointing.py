@@ -7,6 +7,7 @@ import parity
 import pytest
 import torch
 import torch.distributed as dist
+from kept_bytes import kept_bytes
 from parity import make_engine
 from torch import nn
 
@@ -96,9 +97,11 @@ def test_frozen_blocks(stage, name, pool):
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_full_recomputes_every_block_of_any_model(stage, pool):
+@pytest.mark.parametrize("setting", ["full", "selective"])
+def test_every_block_of_any_model_is_recomputed(stage, setting, pool):
     plain = pool.run(rank_chain, stage, None, ranks=2)
-    got = pool.run(rank_chain, stage, None, settings={"activation_checkpointing": "full"}, ranks=2)
+    settings = {"activation_checkpointing": setting}
+    got = pool.run(rank_chain, stage, None, settings=settings, ranks=2)
     for mine, its in zip(got, plain, strict=True):
         assert_same(mine, its)
         assert mine[3] == 2
@@ -116,31 +119,103 @@ def rank_hugging_face(model, stage, setting):
             record.append(parity.accumulate(engine, case, step, "cpu"))
             engine.step()
             record.append(engine.get_global_grad_norm())
+        record.append({n: c["bytes"] for n, c in engine.comm_counters().items()})
     assert forwards == [vars(block).get("forward") for block in module.modules()]
     return record
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 @pytest.mark.parametrize("stage", [0, 3])
-def test_full_on_hugging_face_models(model, stage, pool):
+def test_hugging_face_models(model, stage, pool):
+    """Losses, norms and traffic are those without checkpointing."""
     plain = pool.run(rank_hugging_face, model, stage, "off", ranks=2)
-    assert pool.run(rank_hugging_face, model, stage, "full", ranks=2) == plain
+    for setting in ("full", "selective"):
+        assert pool.run(rank_hugging_face, model, stage, setting, ranks=2) == plain
+
+
+def rank_kept_bytes(setting):
+    """Bytes that the third of three blocks of Hugging Face's GPT-2 keeps for backward."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    ids = models.batch("gpt2", 0)["input_ids"][:2]
+    kept = {}
+    for depth in (2, 3):
+        shape = models.build("gpt2").config.to_dict() | {"n_layer": depth}
+        config = parity.config_of(
+            parity.Case(0, ranks=1), shardwise={"activation_checkpointing": setting}
+        )
+        with make_engine(GPT2LMHeadModel(GPT2Config(**shape)), config) as engine:
+            engine(input_ids=ids, labels=ids)
+            kept[depth] = kept_bytes(lambda e=engine: e(input_ids=ids, labels=ids).loss)
+    return kept[3] - kept[2], ids.numel(), shape["n_embd"], shape["n_head"]
+
+
+def test_bytes_that_a_block_keeps(pool):
+    """full: its input. selective: its input, the results of its four products (3 + 1 + 4 + 1
+    widths), and attention's result and statistics."""
+    kept = {s: pool.run(rank_kept_bytes, s, ranks=1)[0] for s in ("off", "selective", "full")}
+    _, tokens, width, heads = kept["off"]
+    assert kept["full"][0] == 4 * tokens * width
+    assert kept["selective"][0] == 4 * tokens * (11 * width + heads)
+    assert kept["off"][0] > kept["selective"][0]
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(models.WIDTH, models.WIDTH)
+
+    def forward(self, x):
+        return self.linear(x).relu_()
+
+
+def rank_refusals():
+    """What torch cannot recompute selectively is refused with the setting's name."""
+    from shardwise import UsageError
+
+    blocks = nn.Sequential(*(InPlace() for _ in range(3)))
+    x = torch.ones(2, models.WIDTH)
+    for model, retain in ((blocks, False), (models.BlocksOnly(3, models.WIDTH), True)):
+        config = parity.config_of(
+            parity.Case(0, ranks=1), shardwise={"activation_checkpointing": "selective"}
+        )
+        with make_engine(model, config) as engine:
+            loss = engine(x).mean() if model is blocks else engine(x, x)
+            with pytest.raises(UsageError, match='write "full"'):
+                for _ in range(2 if retain else 1):
+                    engine.backward(loss, retain_graph=retain)
+
+
+def test_refusals(pool):
+    pool.run(rank_refusals, ranks=1)
+
+
+def test_attention_with_dropout_is_recomputed():
+    """Its random numbers would else be missing from the sequence that later calls draw from."""
+    from shardwise.dear_results import policy
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    q = torch.ones(1, 1, 1, 8)
+    call = (None, attention, q, q, q, None, True)
+    assert policy(*call) == policy(*call, 0.0) == CheckpointPolicy.MUST_SAVE
+    assert policy(*call, 0.1) == CheckpointPolicy.PREFER_RECOMPUTE
+    assert policy(*call, dropout_p=0.1) == CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def rank_settings():
     from shardwise import ConfigError, UsageError, checkpointing
 
-    for setting, pattern in (("selective", 'write "full"'), ("some", "allowed: ")):
+    for model, setting, pattern in (
+        ("mlp", "some", "allowed: "),
+        ("tiny", "full", '"full" recomputes blocks.*shardwise.units'),
+        ("tiny", "selective", '"selective" recomputes blocks.*shardwise.units'),
+    ):
         config = parity.config_of(
-            parity.Case(0, ranks=1), shardwise={"activation_checkpointing": setting}
+            parity.Case(0, model, ranks=1), shardwise={"activation_checkpointing": setting}
         )
         with pytest.raises(ConfigError, match=pattern):
-            make_engine(models.build("mlp"), config)
-    config = parity.config_of(
-        parity.Case(0, "tiny", ranks=1), shardwise={"activation_checkpointing": "full"}
-    )
-    with pytest.raises(ConfigError, match="shardwise.units"):
-        make_engine(models.build("tiny"), config)
+            make_engine(models.build(model), config)
 
     assert not checkpointing.is_configured()
     config = parity.config_of(parity.Case(0, ranks=1))

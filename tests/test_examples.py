@@ -44,11 +44,39 @@ def test_quickstart_in_python_for_twenty_steps(tmp_path):
     assert (tmp_path / "loss.svg").read_text().count("<polyline") == 1
 
 
+def hugging_face_losses(*arguments: str, launcher: str = "shardwise launch") -> dict[int, float]:
+    """The losses that eight steps of the Hugging Face script print."""
+    text = launch("hf_gpt2.py", "--steps", "8", *arguments, launcher=launcher)
+    return {int(s): float(v) for s, v in re.findall(r"step (\d+)\s+loss ([\d.]+)", text)}
+
+
+@pytest.fixture(scope="module")
+def script_losses():
+    return hugging_face_losses()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_hugging_face_script(launcher):
-    text = launch("hf_gpt2.py", "--steps", "8", launcher=launcher)
-    losses = {int(s): float(v) for s, v in re.findall(r"step (\d+)\s+loss ([\d.]+)", text)}
+def test_hugging_face_script(launcher, script_losses):
+    own = launcher == "shardwise launch"
+    losses = script_losses if own else hugging_face_losses(launcher=launcher)
     assert list(losses) == list(range(1, 9))
     assert losses[1] == pytest.approx(5.545, abs=0.3)
     assert losses[8] < losses[1] - 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("setting", ["selective", "full"])
+def test_hugging_face_script_with_little_memory(setting, script_losses, tmp_path):
+    """Optimizer states on the host and recomputed activations: the losses of the plain script."""
+    config = {
+        "train_batch_size": 32,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
+        "fp16": {"enabled": True},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        "shardwise": {"activation_checkpointing": setting},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    choice = ("--deepspeed_config", str(tmp_path / "config.json"))
+    assert hugging_face_losses(*choice) == script_losses

@@ -406,7 +406,7 @@ def flops_in(text, label):
     return float(number) * {"": 1, "K": 1e3, "M": 1e6}[unit]
 
 
-@pytest.mark.parametrize("setting", ["off", "full"])
+@pytest.mark.parametrize("setting", ["off", "selective", "full"])
 def test_flops_of_a_training_step_of_gpt2(setting, pool, tmp_path):
     pool.run(rank_gpt2_profile, setting, str(tmp_path), ranks=1)
     text = (tmp_path / f"{setting}.txt").read_text()

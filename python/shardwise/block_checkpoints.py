@@ -7,25 +7,30 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import noop_context_fn
 
 from shardwise import _C
-from shardwise.checkpointing import non_reentrant_checkpoint
+from shardwise.checkpointing import recomputed
 from shardwise.console import log
+from shardwise.dear_results import keep_dear_results
+
+CONTEXTS = {"full": noop_context_fn, "selective": keep_dear_results}
 
 
 class BlockCheckpoints:
     """Replaces the forward of each block by one that is computed again in backward.
 
-    In training only. Hooks of a block, the engine's too, stay outside. A key-value cache would be
-    filled twice, so blocks get none.
+    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of
+    a block, the engine's too, stay outside. A key-value cache would be filled twice, so blocks get
+    none.
     """
 
-    def __init__(self, blocks: list[nn.Module]):
+    def __init__(self, blocks: list[nn.Module], contexts: Callable = noop_context_fn):
         self._replaced: list[tuple[nn.Module, bool, Callable]] = []
         for block in blocks:
             had_own = "forward" in vars(block)
             self._replaced.append((block, had_own, block.forward))
-            block.forward = _checkpointed(block, block.forward)
+            block.forward = _checkpointed(block, block.forward, contexts)
 
     def restore(self) -> None:
         """Gives the blocks their own forward back."""
@@ -37,7 +42,7 @@ class BlockCheckpoints:
                 del block.forward
 
 
-def _checkpointed(block: nn.Module, forward: Callable) -> Callable:
+def _checkpointed(block: nn.Module, forward: Callable, contexts: Callable) -> Callable:
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
         if not block.training or not torch.is_grad_enabled():
@@ -46,7 +51,7 @@ def _checkpointed(block: nn.Module, forward: Callable) -> Callable:
         kwargs = {name: None if _is_cache(value) else value for name, value in kwargs.items()}
         if kwargs.get("use_cache"):
             kwargs["use_cache"] = False
-        return non_reentrant_checkpoint(forward, *args, **kwargs)
+        return recomputed(forward, args, kwargs, contexts)
 
     return run
 
@@ -57,8 +62,9 @@ def _is_cache(value: Any) -> bool:
 
 
 def checkpoint_blocks(engine: Any, units: list[Any]) -> BlockCheckpoints:
-    """What the engine's ``shardwise.activation_checkpointing`` ("off" or "full") asks for."""
-    if engine.config_value("shardwise.activation_checkpointing") == "off":
+    """What the engine's ``shardwise.activation_checkpointing`` asks for."""
+    setting = engine.config_value("shardwise.activation_checkpointing")
+    if setting == "off":
         return BlockCheckpoints([])
     if any(getattr(part, "gradient_checkpointing", False) for part in engine.module.modules()):
         log(
@@ -69,7 +75,7 @@ def checkpoint_blocks(engine: Any, units: list[Any]) -> BlockCheckpoints:
     blocks = [unit.module for unit in units if not unit.is_root]
     if not blocks:
         raise _C.ConfigError(
-            'shardwise.activation_checkpointing: "full" recomputes blocks, but none were found in '
-            "the model: name their class in shardwise.units"
+            f'shardwise.activation_checkpointing: "{setting}" recomputes blocks, but none were '
+            "found in the model: name their class in shardwise.units"
         )
-    return BlockCheckpoints(blocks)
+    return BlockCheckpoints(blocks, CONTEXTS[setting])

@@ -1,8 +1,8 @@
 """Activation checkpointing: a function's activations are computed again in backward, not kept.
 
 ``shardwise.checkpointing.checkpoint(layer, x, mask)`` instead of ``layer(x, mask)``, as with
-DeepSpeed; ``shardwise.activation_checkpointing: "full"`` in the configuration does it for every
-block of a model. Both rest on ``torch.utils.checkpoint``: random numbers are the same in both runs
+DeepSpeed; ``shardwise.activation_checkpointing`` in the configuration does it for every block of a
+model. Both rest on ``torch.utils.checkpoint``: random numbers are the same in both runs
 of a function, those of ``get_cuda_rng_tracker()`` too.
 """
 
@@ -193,6 +193,11 @@ def checkpoint(function: Callable, *args: Any, **kwargs: Any) -> Any:
 
 def non_reentrant_checkpoint(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, computed again in backward; any argument may be frozen."""
+    return recomputed(function, args, kwargs, torch_checkpoint.noop_context_fn)
+
+
+def recomputed(function: Callable, args: tuple, kwargs: dict, contexts: Callable) -> Any:
+    """``non_reentrant_checkpoint`` whose two runs take place in the two ``contexts()``."""
     names, positional = tuple(kwargs), len(args)  # `run` must not hold on to the arguments
 
     def run(*flat: Any) -> Any:
@@ -201,7 +206,7 @@ def non_reentrant_checkpoint(function: Callable, *args: Any, **kwargs: Any) -> A
 
     with _inputs_on_host():
         return torch_checkpoint.checkpoint(
-            _with_states(run), *args, *kwargs.values(), use_reentrant=False
+            _with_states(run), *args, *kwargs.values(), use_reentrant=False, context_fn=contexts
         )
 
 

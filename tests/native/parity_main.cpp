@@ -4,8 +4,8 @@
 // length] int64, "config": the engine's configuration, "ranks", "accumulation", "steps",
 // "output": safetensors to write}. The ranks are threads of this process on the CPU; started by a
 // launcher, this process is one rank of all cases, on a GPU where there is one. The output holds
-// "losses", "norms", "applied" [steps] (fp64), "gradient.<name>" of the last step before the update
-// and "weight.<name>" after it, fp32.
+// "losses", "norms", "applied" [steps], "traffic" [collectives] in bytes until the last step (all
+// fp64), "gradient.<name>" of the last step before the update and "weight.<name>" after it, fp32.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -53,6 +53,14 @@ void add_gradients(train::LayeredEngine& engine, Record& record) {
   }
 }
 
+at::Tensor traffic(train::LayeredEngine& engine) {
+  at::Tensor bytes = at::zeros({comm::kCollectiveCount}, at::kDouble);
+  for (int i = 0; i < comm::kCollectiveCount; ++i) {
+    bytes[i] = engine.core().traffic(static_cast<comm::Collective>(i)).bytes;
+  }
+  return bytes;
+}
+
 // One rank's part; `record` is filled on the first one.
 void train_rank(const Case& work, const train::Rank& rank, Record& record) {
   const auto config = config::load_text(work.config, {.world_size = work.ranks});
@@ -70,6 +78,7 @@ void train_rank(const Case& work, const train::Rank& rank, Record& record) {
       engine.backward(loss);
       sum += loss.detach();
       if (step + 1 == work.steps && index + 1 == work.accumulation) {
+        record["traffic"] = traffic(engine);  // reading gradients adds to it
         add_gradients(engine, record);
       }
       engine.step();

@@ -55,6 +55,8 @@ void register_models(py::module_& module) {
           },
           py::arg("tokens"), py::arg("targets"), Unlocked())
       .def("set_training", &models::Model::set_training, py::arg("training"))
+      .def("set_activation_checkpointing", &models::Model::set_activation_checkpointing,
+           py::arg("setting"), "\"off\", \"selective\" or \"full\".")
       .def("named_parameters", &named_parameters)
       .def("parameter_count", &models::Model::parameter_count)
       .def("save", &save, py::arg("folder"), Unlocked(),

@@ -329,15 +329,6 @@ void check_old_offload(Draft& draft) {
   }
 }
 
-void check_recomputation(Draft& draft) {
-  const char* key = "shardwise.activation_checkpointing";
-  if (draft.sound({key}) && draft.value(key).text == "selective") {
-    draft.problem(concat(key,
-                         ": \"selective\" is known, not available in this version of shardwise; "
-                         "write \"full\", which recomputes whole blocks, or \"off\""));
-  }
-}
-
 void apply_environment(Draft& draft) {
   const double seconds = draft.options.environment_timeout_seconds;
   if (seconds > 0 && !draft.given("shardwise.timeout_seconds")) {
@@ -361,7 +352,6 @@ void check_and_derive(Draft& draft) {
   check_hybrid_sharding(draft);
   check_offload(draft);
   check_old_offload(draft);
-  check_recomputation(draft);
   apply_environment(draft);
   if (draft.job) {
     check_job(draft);

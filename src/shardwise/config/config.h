@@ -133,14 +133,15 @@ struct OwnConfig {
   std::vector<std::string> units;  // block class names or module paths; empty: found by repetition
   bool strict = true;              // false: unknown keys become notes
   bool deterministic = false;
-  std::string fused_layers = "auto";      // auto, off
-  std::string non_finite = "skip";        // skip, raise, apply
-  bool overlap_parameter_gather = false;  // always false in this version
-  int hybrid_shard_size = 0;              // ranks that share one copy of the state; 0: all
-  bool token_weighted_loss = false;       // losses count by their tokens, not by micro-batches
-  bool force_communication = false;       // run every collective even with one process
-  bool keep_last_unit = true;             // stage 3: no gather between forward and backward
-  bool poison_released = false;           // fill gather buffers with NaN on release
+  std::string fused_layers = "auto";             // auto, off
+  std::string activation_checkpointing = "off";  // off, selective, full
+  std::string non_finite = "skip";               // skip, raise, apply
+  bool overlap_parameter_gather = false;         // always false in this version
+  int hybrid_shard_size = 0;                     // ranks that share one copy of the state; 0: all
+  bool token_weighted_loss = false;  // losses count by their tokens, not by micro-batches
+  bool force_communication = false;  // run every collective even with one process
+  bool keep_last_unit = true;        // stage 3: no gather between forward and backward
+  bool poison_released = false;      // fill gather buffers with NaN on release
   double timeout_seconds = 300;
 };
 

@@ -107,7 +107,7 @@ TEST(Config, EveryActingKeyReachesItsMember) {
       "stage3_model_persistence_threshold": 4, "stage3_max_live_parameters": 5},
     "shardwise": {"units": ["Block", "model.head"], "strict": true, "deterministic": false,
       "non_finite": "raise", "force_communication": true, "poison_released": true,
-      "timeout_seconds": 1.5, "fused_layers": "off"}})",
+      "timeout_seconds": 1.5, "fused_layers": "off", "activation_checkpointing": "selective"}})",
                         2)
                        .config();
   EXPECT_EQ(c.batch.train_micro_batch_size_per_gpu, 4);
@@ -145,6 +145,7 @@ TEST(Config, EveryActingKeyReachesItsMember) {
   EXPECT_TRUE(c.own.poison_released);
   EXPECT_EQ(c.own.timeout_seconds, 1.5);
   EXPECT_EQ(c.own.fused_layers, "off");
+  EXPECT_EQ(c.own.activation_checkpointing, "selective");
 }
 
 TEST(Config, OriginsSayWhereEachValueCameFrom) {
@@ -439,7 +440,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("weight_quantization": {})",
            R"("sparse_attention": {})",
            R"("shardwise": {"fused_layers": "on"})",
-           R"("shardwise": {"activation_checkpointing": "selective"})",
            R"("shardwise": {"overlap_parameter_gather": true})",
        }) {
     const std::string error = error_with(members);
@@ -453,8 +453,7 @@ TEST(Config, WhatOnlyPythonCarriesOutIsRefusedWithoutIt) {
        {R"("wall_clock_breakdown": true)", R"("comms_logger": {"enabled": true})",
         R"("tensorboard": {"enabled": true})", R"("wandb": {"enabled": true})",
         R"("csv_monitor": {"enabled": true})", R"("flops_profiler": {"enabled": true})",
-        R"("activation_checkpointing": {"cpu_checkpointing": true})",
-        R"("shardwise": {"activation_checkpointing": "full"})"}) {
+        R"("activation_checkpointing": {"cpu_checkpointing": true})"}) {
     const Resolved resolved = load_with(members);
     try {
       resolved.require_no_python();

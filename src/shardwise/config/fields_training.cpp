@@ -116,9 +116,11 @@ void add_own_fields(FieldList& list) {
   Field& fused = list.unavailable("shardwise.fused_layers", one_of({"auto", "on", "off"}, "auto"),
                                   "Carry out blocks of known model families by our own layers.");
   FieldList::bind(fused, SW_MEMBER(own.fused_layers)).also_off(Value::of("off"));
-  list.in_python("shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
-                 "full: recompute the activations of each block in backward instead of keeping "
-                 "them.");
+  list.acts("shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
+            "What backward computes again instead of keeping it. full: all activations of each "
+            "block; selective: those of a block that are cheap to compute (no matrix products, no "
+            "attention).",
+            SW_MEMBER(own.activation_checkpointing));
   Field& overlap = list.unavailable("shardwise.overlap_parameter_gather", boolean(false),
                                     "Gather updated parameters behind the next forward.");
   FieldList::bind(overlap, SW_MEMBER(own.overlap_parameter_gather));

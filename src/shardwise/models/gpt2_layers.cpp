@@ -16,9 +16,7 @@ struct Projection {
   Projection(std::int64_t in, std::int64_t out, at::Device device)
       : weight(new_parameter({in, out}, device)), bias(new_parameter({out}, device)) {}
 
-  at::Tensor forward(const at::Tensor& x) const {
-    return at::addmm(bias, x.flatten(0, 1), weight).unflatten(0, {x.size(0), x.size(1)});
-  }
+  at::Tensor forward(const Result& x) const { return projected(x, weight, bias); }
 };
 
 struct LayerNorm {
@@ -32,6 +30,11 @@ struct LayerNorm {
 
   at::Tensor forward(const at::Tensor& x) const {
     return at::layer_norm(x, weight.sizes(), weight, bias, epsilon);
+  }
+  Result forward(const at::Tensor& x, const PassContext& context) const {
+    return cheap(
+        {x}, {weight, bias}, context,
+        [norm = *this](const std::vector<at::Tensor>& inputs) { return norm.forward(inputs[0]); });
   }
 };
 
@@ -97,13 +100,16 @@ class Block : public Layer {
             {name_ + ".mlp.c_proj.bias", down_.bias}};
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor x = input + attention(norm_1_.forward(input), context);
-    const at::Tensor wide = activation_(up_.forward(norm_2_.forward(x)));
+    const at::Tensor x = input + attention(norm_1_.forward(input, context), context);
+    const Result wide = cheap({up_.forward(norm_2_.forward(x, context))}, {}, context,
+                              [activation = activation_](const std::vector<at::Tensor>& inputs) {
+                                return activation(inputs[0]);
+                              });
     return x + at::dropout(down_.forward(wide), residual_dropout_, context.training);
   }
 
  private:
-  at::Tensor attention(const at::Tensor& x, const PassContext& context) const {
+  at::Tensor attention(const Result& x, const PassContext& context) const {
     const std::vector<at::Tensor> qkv = qkv_.forward(x).chunk(3, -1);
     const double dropout = context.training ? attention_dropout_ : 0;
     const at::Tensor mixed =

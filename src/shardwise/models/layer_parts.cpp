@@ -50,8 +50,12 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, at::Device dev
   }
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) const {
-  return bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
+at::Tensor Linear::forward(const Result& x) const { return projected(x, weight.t(), bias); }
+
+Result cheap(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves,
+             const PassContext& context, const Computation& computation) {
+  return context.recompute == Recompute::kCheapResults ? recomputed(inputs, leaves, computation)
+                                                       : Result(computation(inputs));
 }
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

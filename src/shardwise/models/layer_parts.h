@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/models/model.h"
+#include "shardwise/models/recomputation.h"
 
 namespace shardwise::models {
 
@@ -19,8 +20,13 @@ struct Linear {
   at::Tensor weight, bias;
 
   Linear(std::int64_t in, std::int64_t out, bool with_bias, at::Device device);
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const Result& x) const;
 };
+
+// computation(inputs), cheap beside matrix products and attention: computed again in backward where
+// the context says Recompute::kCheapResults. See recomputed().
+Result cheap(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves,
+             const PassContext& context, const Computation& computation);
 
 // Causal attention of q [batch, heads, seq, head_dim] over k and v [batch, kv_heads, seq,
 // head_dim], where each key head serves heads / kv_heads query heads. Returns [batch, seq, heads ×

@@ -22,6 +22,11 @@ struct RmsNorm {
   at::Tensor forward(const at::Tensor& x) const {
     return at::rms_norm(x, weight.sizes(), weight, epsilon);
   }
+  Result forward(const at::Tensor& x, const PassContext& context) const {
+    return cheap({x}, {weight}, context, [norm = *this](const std::vector<at::Tensor>& inputs) {
+      return norm.forward(inputs[0]);
+    });
+  }
 };
 
 class Embedding : public Layer {
@@ -84,15 +89,15 @@ class Attention {
     }
   }
 
-  at::Tensor forward(const at::Tensor& x, const PassContext& context) const {
+  at::Tensor forward(const Result& x, const PassContext& context) const {
     at::Tensor q = split_heads(q_.forward(x), head_dim_);
     at::Tensor k = split_heads(k_.forward(x), head_dim_);
     const at::Tensor v = split_heads(v_.forward(x), head_dim_);
     if (q_norm_) {
-      q = q_norm_->forward(q);
-      k = k_norm_->forward(k);
+      q = q_norm_->forward(q, context).value();
+      k = k_norm_->forward(k, context).value();
     }
-    const RopeTables tables = rope_->tables(x.size(1), x.device(), x.scalar_type());
+    const RopeTables tables = rope_->tables(q.size(2), q.device(), q.scalar_type());
     const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
     return output_.forward(causal_attention(rotate(q, tables), rotate(k, tables), v, scale,
                                             context.training ? dropout_ : 0));
@@ -128,8 +133,11 @@ class Mlp {
     }
   }
 
-  at::Tensor forward(const at::Tensor& x) const {
-    return down_.forward(activation_(gate_.forward(x)) * up_.forward(x));
+  at::Tensor forward(const Result& x, const PassContext& context) const {
+    return down_.forward(cheap({gate_.forward(x), up_.forward(x)}, {}, context,
+                               [activation = activation_](const std::vector<at::Tensor>& inputs) {
+                                 return activation(inputs[0]) * inputs[1];
+                               }));
   }
 
  private:
@@ -156,8 +164,8 @@ class Block : public Layer {
     return all;
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor x = input + attention_.forward(input_norm_.forward(input), context);
-    return x + mlp_.forward(mlp_norm_.forward(x));
+    const at::Tensor x = input + attention_.forward(input_norm_.forward(input, context), context);
+    return x + mlp_.forward(mlp_norm_.forward(x, context), context);
   }
 
  private:

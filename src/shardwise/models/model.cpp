@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <iterator>
+
 #include "shardwise/base/check.h"
+#include "shardwise/models/recomputation.h"
 
 namespace shardwise::models {
 namespace {
@@ -26,7 +29,35 @@ std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
 }  // namespace
 
 Model::Model(ModelConfig config, std::vector<std::unique_ptr<Layer>> layers)
-    : config_(std::move(config)), layers_(std::move(layers)) {}
+    : config_(std::move(config)),
+      layers_(std::make_move_iterator(layers.begin()), std::make_move_iterator(layers.end())) {}
+
+void Model::set_activation_checkpointing(const std::string& setting) {
+  SW_USER_CHECK(UsageError, setting == "off" || setting == "selective" || setting == "full",
+                "activation checkpointing can be \"off\", \"selective\" or \"full\", not \"",
+                setting, "\"");
+  context_.recompute = setting == "off"    ? Recompute::kNothing
+                       : setting == "full" ? Recompute::kBlocks
+                                           : Recompute::kCheapResults;
+}
+
+at::Tensor Model::compute(std::size_t index, const at::Tensor& input) const {
+  const std::shared_ptr<const Layer>& layer = layers_[index];
+  const bool is_block = index >= 1 && index <= static_cast<std::size_t>(config_.layers);
+  if (context_.recompute != Recompute::kBlocks || !is_block) {
+    return layer->forward(input, context_);
+  }
+  std::vector<at::Tensor> leaves;
+  for (NamedParameter& parameter : layer->parameters()) {
+    leaves.push_back(std::move(parameter.tensor));
+  }
+  const bool draws =
+      context_.training && (config_.dropout.attention > 0 || config_.dropout.residual > 0);
+  const Computation computation = [layer, context = context_](const auto& inputs) {
+    return layer->forward(inputs[0], context);
+  };
+  return recomputed({input}, leaves, computation, draws).value();
+}
 
 at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) const {
   check_tokens(config_, tokens);
@@ -40,7 +71,7 @@ at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) c
       const std::vector<at::Tensor> marked = events->before_forward(unit, tracked(x));
       x = marked.empty() ? x : marked.front();
     }
-    x = layers_[i]->forward(x, context_);
+    x = compute(i, x);
     if (events != nullptr) {
       events->after_forward(unit, {x});
     }

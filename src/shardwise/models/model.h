@@ -21,9 +21,17 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
+// What backward computes again instead of keeping it.
+enum class Recompute {
+  kNothing,
+  kCheapResults,  // of a block: all but matrix products and attention
+  kBlocks         // everything in a block
+};
+
 // What a layer may need besides its input.
 struct PassContext {
   bool training = false;  // dropout
+  Recompute recompute = Recompute::kNothing;
 };
 
 // Computes one part of the model. Holds leaves that the engine may take over; forward reads them.
@@ -49,9 +57,12 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const { return config_; }
-  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  const std::vector<std::shared_ptr<const Layer>>& layers() const { return layers_; }
   void set_training(bool training) { context_.training = training; }
   bool training() const { return context_.training; }
+  // "off", "selective" or "full", as shardwise.activation_checkpointing has it: less memory for the
+  // same bits. Acts where gradients are recorded. Throws UsageError for other words.
+  void set_activation_checkpointing(const std::string& setting);
 
   // Logits [batch, seq, vocabulary] of tokens [batch, seq] int64 on the parameters' device, in the
   // parameters' dtype. `events` hears about every layer by its index; null: nobody listens. Throws
@@ -71,8 +82,10 @@ class Model {
   std::vector<params::UnitSpec> units(at::ScalarType dtype) const;
 
  private:
+  at::Tensor compute(std::size_t layer, const at::Tensor& input) const;
+
   ModelConfig config_;
-  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<std::shared_ptr<const Layer>> layers_;  // graphs that recompute them hold them too
   PassContext context_;
 };
 

@@ -27,6 +27,7 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
       schedule_(optim::make_schedule(config_.scheduler)) {
   config.require_no_python();
   model_.set_training(true);
+  model_.set_activation_checkpointing(config_.own.activation_checkpointing);
   const EngineOptions options{.config = config_,
                               .device = rank_.device,
                               .rule = rule_.rule,
