@@ -7,6 +7,7 @@ sharded construction and access in test_cases_access.py, of what is shown in tes
 import gc
 import itertools
 import math
+import re
 import threading
 import time
 
@@ -285,14 +286,17 @@ def truth(reference):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accumulation", "size", "named"),
-    [("fp32", 1, 2, 0), ("fp32", 4, 2, 1), ("bf16", 4, 2, 0), ("fp32", 1, 1, 0)],
+    ("dtype", "accumulation", "ranks", "size", "named"),
+    [("fp32", 1, 4, 2, 0), ("fp32", 4, 4, 2, 1), ("bf16", 4, 4, 2, 0), ("fp32", 1, 3, 1, 0)],
 )
 @STAGES
-def test_FS_03_hybrid_shards(stage, dtype, accumulation, size, named, pool, truth):
-    """Four ranks, shards over `size` neighbours: all numbers are those of plain torch."""
-    case = Case(stage, "gpt2", dtype, accumulation, ranks=4, clip=True)
-    ranks = pool.run(parity.train, case, ranks=4, **HYBRID[named](size))
+def test_FS_03_hybrid_shards(stage, dtype, accumulation, ranks, size, named, pool, truth):
+    """Shards over `size` neighbours: all numbers are those of plain torch.
+
+    Three replicas do not divide the number of elements that they average.
+    """
+    case = Case(stage, "gpt2", dtype, accumulation, ranks=ranks, clip=True)
+    ranks = pool.run(parity.train, case, ranks=ranks, **HYBRID[named](size))
     parity.check(case, ranks, truth)
     if stage == 3:
         states = 2 if dtype == "fp32" else 3  # moments, and fp32 masters of 16-bit parameters
@@ -616,6 +620,39 @@ def test_DG_01_the_report_says_who_is_missing(how, own_pool):
                 assert f"rank {other}: in all_gather for " in message, message
         else:
             assert "order" in message or f"rank {odd}" in message, message
+
+
+def rank_reports():
+    """Shard groups of two; the clock of rank 3's machine is an hour ahead."""
+    from types import SimpleNamespace
+
+    from shardwise import whereabouts
+
+    if dist.get_rank() == 3:
+        whereabouts.time = SimpleNamespace(
+            **{n: lambda f=getattr(time, n): f() + 3600 for n in ("time", "monotonic")},
+            sleep=time.sleep,
+        )
+    try:
+        with engine_of(3, shardwise={"hybrid_shard_size": 2}, **FOUR_RANKS) as engine:
+            train_step(engine)
+            report = engine._wiring.whereabouts.report([])
+            dist.barrier()
+            return report
+    finally:
+        whereabouts.time = time
+
+
+FOUR_RANKS = {"train_micro_batch_size_per_gpu": 12}
+
+
+def test_DG_02_ranks_of_other_shards_and_clocks(pool):
+    for report in pool.run(rank_reports, ranks=4):
+        assert [line.split(":")[0].strip() for line in report[1:]] == [f"rank {r}" for r in range(4)]
+        for line in report[1:]:
+            assert "said nothing" not in line and "silent" not in line, line
+            seconds = int(re.search(r" for (\d+) s", line).group(1))
+            assert seconds < 60, line
 
 
 def rank_dropped(stage):
