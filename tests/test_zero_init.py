@@ -221,7 +221,7 @@ def rank_gathered_between():
                 pass
 
     for modifier in (None, 0):
-        message = message_of(RuntimeError, lambda: on_one_rank(modifier))
+        message = message_of(RuntimeError, lambda modifier=modifier: on_one_rank(modifier))
         assert "blocks.1.up.weight was changed on rank 1" in message, message
 
     def two_modifiers():

@@ -59,7 +59,7 @@ class Whereabouts:
             said, alive = self._listen()
         except dist.DistError:
             return []
-        lines = [_line(rank, *of_rank) for rank, of_rank in enumerate(zip(said, alive, strict=True))]
+        lines = [_line(rank, said[rank], alive[rank]) for rank in range(len(said))]
         # A rank that waits in no collective is not in the forward of the others.
         calls = [one[0]["calls"] if one and one[0]["under_way"] else None for one in said]
         parts = ["Where the ranks are:", *(f"  {line}" for line in lines)]

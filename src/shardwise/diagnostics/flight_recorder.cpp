@@ -76,12 +76,11 @@ FlightRecorder::FlightRecorder(const std::vector<comm::Channel*>& channels)
     : state_(std::make_shared<State>()) {
   for (comm::Channel* channel : channels) {
     hooks_.push_back(channel->add_hook({
-        .before_launch = [state = state_](
-                             const comm::CollectiveEvent& event) { state->begin(event); },
-        .after_wait = [state = state_](const comm::CollectiveEvent& event,
-                                       const comm::Finished& finished) {
-          state->waited(event, finished);
-        },
+        .before_launch = [state =
+                              state_](const comm::CollectiveEvent& event) { state->begin(event); },
+        .after_wait = [state = state_](
+                          const comm::CollectiveEvent& event,
+                          const comm::Finished& finished) { state->waited(event, finished); },
     }));
   }
 }

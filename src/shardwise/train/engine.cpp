@@ -228,8 +228,8 @@ std::int64_t Engine::held_by_all() {
   return all.sum().item<std::int64_t>();
 }
 
-// Rounded to fp32, so that the last digit of a schedule's cosine, in which machines may differ, does
-// not count.
+// Rounded to fp32, so that the last digit of a schedule's cosine, in which machines may differ,
+// does not count.
 void Engine::note_settings(const std::vector<optim::GroupValues>& groups) {
   if (channels_.everybody().size() == 1) {
     return;
@@ -267,13 +267,13 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = zero::place_on(options_.device);
-  boundary_->decide(place, optimizer_->norm_table(),
-                    {.written = reducer_.written(),
-                     .order_hash = hash_bytes(last_step_.settings.data(),
-                                              last_step_.settings.size(), order_hash_.value()),
-                     .gradient_factor =
-                         partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0,
-                     .weight = window_.weight()});
+  boundary_->decide(
+      place, optimizer_->norm_table(),
+      {.written = reducer_.written(),
+       .order_hash =
+           hash_bytes(last_step_.settings.data(), last_step_.settings.size(), order_hash_.value()),
+       .gradient_factor = partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0,
+       .weight = window_.weight()});
   order_hash_.reset();
   optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);

@@ -84,9 +84,9 @@ void AccumulationWindow::end_losses() {
 }
 
 double AccumulationWindow::partial_factor(std::int64_t of_all, int ranks) const {
-  return options_.token_weighted ? 1.0
-                                 : static_cast<double>(options_.size) * ranks /
-                                       static_cast<double>(of_all);
+  return options_.token_weighted
+             ? 1.0
+             : static_cast<double>(options_.size) * ranks / static_cast<double>(of_all);
 }
 
 }  // namespace shardwise::zero

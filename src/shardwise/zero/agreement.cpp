@@ -59,10 +59,11 @@ std::string in_words(const Objection& objection, const std::string& what,
                      const std::string& consequence) {
   const Finding& finding = objection.finding;
   if (finding.changed != 0) {
-    return concat(what, " was changed on rank ", objection.rank,
-                  " inside GatheredParameters without modifier_rank; ", consequence,
-                  ". Say whose changes count: GatheredParameters(params, modifier_rank=0), and make "
-                  "them on that rank.");
+    return concat(
+        what, " was changed on rank ", objection.rank,
+        " inside GatheredParameters without modifier_rank; ", consequence,
+        ". Say whose changes count: GatheredParameters(params, modifier_rank=0), and make "
+        "them on that rank.");
   }
   if (finding.left_by_error != 0) {
     return concat("an error ended GatheredParameters(modifier_rank=", objection.modifier,
@@ -70,8 +71,8 @@ std::string in_words(const Objection& objection, const std::string& what,
                   ": see that rank's error");
   }
   return concat("GatheredParameters(modifier_rank=) was ", finding.modifier, " on rank ",
-                objection.rank, " but ", objection.modifier, " on rank 0 (",
-                kReadOnly, " means None), so that nothing was changed in ", what,
+                objection.rank, " but ", objection.modifier, " on rank 0 (", kReadOnly,
+                " means None), so that nothing was changed in ", what,
                 ": give the same on every rank");
 }
 
