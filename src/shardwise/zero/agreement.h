@@ -31,6 +31,9 @@ struct Objection {
 
 class Agreement {
  public:
+  Agreement() = default;
+  Agreement(const Agreement&) = delete;
+  Agreement& operator=(const Agreement&) = delete;
   // The same objection on every rank, if there is one. Collective.
   std::optional<Objection> objection(comm::Channel& channel, const Finding& mine,
                                      at::Device device);
