@@ -42,7 +42,17 @@ class DynamicScale:
         self.step += 1
 
 
-def train(model, dtype, optimizer, clip, micro_batches=1, accumulation=1, power=None, device="cpu"):
+def train(
+    model,
+    dtype,
+    optimizer,
+    clip,
+    micro_batches=1,
+    accumulation=1,
+    power=None,
+    device="cpu",
+    steps=STEPS,
+):
     """Losses, norms before clipping, applied flags of each step; last gradients; final weights."""
     kind = DTYPES[dtype]
     module = models.build(model).to(device, kind)
@@ -52,7 +62,7 @@ def train(model, dtype, optimizer, clip, micro_batches=1, accumulation=1, power=
     update = make(masters.values(), **options)
     scaler = DynamicScale(power) if power is not None else None
     record = {"losses": [], "norms": [], "applied": []}
-    for step in range(STEPS):
+    for step in range(steps):
         factor = scaler.scale / accumulation if scaler else 1.0
         micros = models.micro_batches(model, step, micro_batches, device, kind)
         losses, sums = sum_gradients(module, trained, micros, factor)

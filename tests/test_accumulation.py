@@ -7,6 +7,7 @@ import parity
 import pytest
 import reference
 import torch
+import torch.distributed as dist
 from steps import STAGES, config, engine_of, samples
 
 WINDOWS = [[0, 1], [2, 3], [4, 5]]  # data steps whose gradients make one update
@@ -146,6 +147,40 @@ def rank_flush_without_step(stage):
 def test_flush_counts_the_open_micro_batch(stage, pool, reference):
     got = pool.run(rank_flush_without_step, stage, ranks=2)[0]
     check_weights(got, reference.run(plain_windows, [[0, 1]])[0])
+
+
+def plain_uneven(counts):
+    """Weights after one AdamW step on the mean of all micro-batches, `counts` of each rank."""
+    module = models.build("mlp")
+    make, options = reference.OPTIMIZERS["AdamW"]
+    optimizer = make(module.parameters(), **options)
+    for rank, count in enumerate(counts):
+        for step in range(count):
+            micros = models.micro_batches("mlp", step, len(counts), "cpu", torch.float32)
+            (models.loss_of(module(**micros[rank])) / sum(counts)).backward()
+    optimizer.step()
+    return {name: p.detach() for name, p in module.named_parameters()}
+
+
+def rank_uneven(stage, counts):
+    with engine_of(stage, accumulation=4) as engine:
+        count = counts[dist.get_rank()]
+        for step in range(count):
+            engine.backward(engine(**samples(step)))
+            engine.step()
+        assert engine.flush_accumulation()
+        assert not engine.flush_accumulation()
+        assert (engine.global_steps, engine.micro_steps) == (1, count)
+        assert engine.global_samples == sum(counts) * engine.train_micro_batch_size_per_gpu()
+        return {name: p.detach().clone() for name, p in engine.module.named_parameters()}
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (0, 1)], ids=str)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_flush_of_ranks_with_uneven_windows(stage, counts, pool, reference):
+    """The mean over the micro-batches of all ranks; those of one may be fewer, or none."""
+    for got in pool.run(rank_uneven, stage, counts, ranks=2):
+        check_weights(got, reference.run(plain_uneven, counts)[0])
 
 
 def rank_fp16(stage):

@@ -70,22 +70,6 @@ def test_CP_01_a_two_large_parameters_in_one_group(offload, pool, reference):
         assert worst(found, expected)[0] <= 1e-6, worst(found, expected)
 
 
-def rank_sub_groups(size):
-    settings = {**rule_config(3, "bf16"), **adam(True, lr=0.1, weight_decay=0.1)}
-    settings["zero_optimization"]["sub_group_size"] = size
-    with make_engine(rules.ExactGradients(), settings) as engine:
-        for step in range(6):
-            engine.backward(engine(step))
-            engine.step()
-        return masters_of(engine)
-
-
-def test_CP_01_b_sub_group_size_changes_no_bit(pool):
-    one = pool.run(rank_sub_groups, 10**9, ranks=2)[0]
-    several = pool.run(rank_sub_groups, 100, ranks=2)[0]
-    assert all(torch.equal(one[name], several[name]) for name in one)
-
-
 def rank_vector_tails(offload, shapes):
     settings = {**rule_config(3, "fp32"), **adam(offload, lr=0.1, weight_decay=0.1)}
     with make_engine(rules.ExactGradients(shapes), settings) as engine:

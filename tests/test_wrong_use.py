@@ -434,6 +434,53 @@ def test_a_rank_with_fewer_batches(own_pool):
     assert "rank 0" in first_line and "AssertionError" not in first_line, outcome.describe()
 
 
+def rank_flushes_alone(stage, counts):
+    settings = config(stage, accumulation=4, timeout_seconds=TIMEOUT)
+    engine = make_engine(models.build("mlp"), settings)
+
+    def run():
+        for step in range(counts[dist.get_rank()]):
+            engine.backward(engine(**samples(step)))
+            engine.step()
+        engine.flush_accumulation()
+
+    message = message_of(RuntimeError, run)
+    assert "unfinished window" in message, message
+    assert "rank 0" in message and "rank 1" in message, message
+
+
+@pytest.mark.parametrize("stage,counts", [(1, (4, 3)), (2, (3, 2)), (3, (3, 2))])
+def test_a_flush_against_training(stage, counts, own_pool):
+    """A full window on one rank against a flush on the other, or micro-batches that travel."""
+    own_pool(2).run(rank_flushes_alone, stage, counts, ranks=2, timeout=60)
+
+
+def rank_other_rates(stage):
+    engine = make_engine(models.build("mlp"), config(stage))
+    rank = dist.get_rank()
+    group = engine.optimizer.param_groups[0]
+    for key in ("lr", "weight_decay"):
+        before = group[key]
+        group[key] = 0.5 if rank == 1 else before
+        message = message_of(RuntimeError, lambda: train(engine))
+        assert f'param_groups[0]["{key}"] = 0.5' in message, message
+        assert "rank 1" in message and "rank 0" in message and "not applied" in message, message
+        group[key] = before
+    train(engine)
+    assert engine.was_step_applied()
+    engine.destroy()
+
+
+def train(engine):
+    engine.backward(engine(**samples()))
+    engine.step()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_values_of_groups_that_differ_between_ranks(stage, pool):
+    pool.run(rank_other_rates, stage, ranks=2)
+
+
 # Configuration
 
 

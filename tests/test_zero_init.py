@@ -212,6 +212,18 @@ def rank_gathered_between():
 
     assert "modifier_rank" in message_of(RuntimeError, without_modifier)
 
+    def on_one_rank(modifier=None):
+        gathered = shardwise.zero.GatheredParameters
+        with gathered(model.head.bias, modifier_rank=0), gathered(weight):
+            if dist.get_rank() == 1:
+                weight.data.view(-1)[3] = 9.0
+            with gathered(weight, modifier_rank=modifier):
+                pass
+
+    for modifier in (None, 0):
+        message = message_of(RuntimeError, lambda modifier=modifier: on_one_rank(modifier))
+        assert "blocks.1.up.weight was changed on rank 1" in message, message
+
     def two_modifiers():
         gathered = shardwise.zero.GatheredParameters
         with gathered(weight, modifier_rank=0), gathered(weight, modifier_rank=1):

@@ -19,7 +19,6 @@ from shardwise.block_checkpoints import checkpoint_blocks
 from shardwise.checkpointing import configure_from
 from shardwise.comm.log import watch_engine
 from shardwise.console import log
-from shardwise.divergence import different_calls
 from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
@@ -200,16 +199,18 @@ class Engine(ConfigAccessors, nn.Module):
     def flush_accumulation(self) -> bool:
         """Updates with the micro-batches since the last update, fewer than a whole window.
 
-        For the end of an epoch: their mean counts. Returns False, and does nothing, where there
-        are none. Every rank calls it.
+        For the end of an epoch: the mean over the micro-batches of all ranks counts, also where
+        a rank has fewer than others. Returns False, and does nothing, where there are none.
+        Collective.
         """
         self._check_may_step("flush_accumulation")
         self._settle()
         self._target_tokens.forget()
-        if self._window.empty:
-            return False
-        self._update({}, partial=True)
-        return True
+        with self._dropping_the_window_on_failure():
+            held_by_all = self._core.held_by_all()
+        if held_by_all:
+            self._update({}, held_by_all)
+        return held_by_all > 0
 
     def _check_may_step(self, call: str) -> None:
         if self._progress.inside_no_sync:
@@ -244,19 +245,17 @@ class Engine(ConfigAccessors, nn.Module):
         whereabouts = self._wiring.whereabouts
         if whereabouts is None:
             return _C.CommunicationError(str(error))
-        known = [str(error), whereabouts.describe()]
-        if self.zero_optimization_partition_weights():
-            known.append(different_calls(whereabouts.calls(), self._wiring.units))
-        return _C.CommunicationError("\n".join(line for line in known if line))
+        units = self._wiring.units if self.zero_optimization_partition_weights() else []
+        return _C.CommunicationError("\n".join([str(error), *whereabouts.report(units)]))
 
-    def _update(self, schedule_arguments: dict[str, Any], partial: bool = False) -> None:
+    def _update(self, schedule_arguments: dict[str, Any], partial_of: int = 0) -> None:
         if self._optimizer is None:
             raise _C.UsageError(
                 "step() needs an optimizer: name one in the configuration "
                 '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
             )
-        count = self._window.held + self._window.had_backward
-        run = functools.partial(self._core.step, partial=partial)
+        count = (self._window.held + self._window.had_backward) * self.world_size
+        run = functools.partial(self._core.step, partial_of=partial_of)
         self._observer.before_update([float(g["lr"]) for g in self._optimizer.param_groups])
         with (
             self._observer.timed(self, "step"),
@@ -266,9 +265,8 @@ class Engine(ConfigAccessors, nn.Module):
             self._optimizer.step()
         self._progress.unsettled = schedule_arguments
         self._progress.global_steps += 1
-        self._progress.global_samples += (
-            count * self.train_micro_batch_size_per_gpu() * self.world_size
-        )
+        samples = (partial_of or count) * self.train_micro_batch_size_per_gpu()
+        self._progress.global_samples += samples
         if self.device.type == "cpu":
             self._settle()
         self._observer.after_update(self)

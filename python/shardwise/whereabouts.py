@@ -13,9 +13,13 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 from shardwise import _C
+from shardwise.divergence import different_calls
+from shardwise.units import Unit
 
 # How often a rank says where it is. Small against any time-out, and nothing against a step.
 EVERY_SECONDS = 0.5
+# A rank that says nothing for so long is stopped, dead, or at its end.
+SILENCE_SECONDS = 4 * EVERY_SECONDS
 # Places that are not the user's program.
 OTHERS = (os.path.dirname(__file__), os.path.dirname(torch.__file__), os.path.dirname(os.__file__))
 
@@ -24,7 +28,11 @@ class Whereabouts:
     """Publishes what this rank does, beside the training, and reads what the others do.
 
     A thread writes to the store that the ranks met in: the micro-batch, the collectives under way
-    and the line of the user's program. It costs training nothing but that thread.
+    and the line of the user's program. It costs training nothing but that thread. Clocks of two
+    machines are never compared: each rank says how long it has been where it is, and counts what it
+    says, so that two looks tell whether it still says something.
+
+    ``group`` is the same one on all ranks.
     """
 
     def __init__(self, core: _C.Engine, group: dist.ProcessGroup):
@@ -33,38 +41,43 @@ class Whereabouts:
         self._core = weakref.ref(core)
         self._thread_of_user = threading.get_ident()
         self._stop = threading.Event()
-        self._said: Any = None
+        self._state: Any = None
+        self._since = 0.0  # on this rank's own clock
+        self._count = 0
         self._publish()
         thread = threading.Thread(target=self._run, name="shardwise-whereabouts", daemon=True)
         thread.start()
         # At the end of the program too: a thread must not be in the store when Python goes.
         self.stop = weakref.finalize(self, _end, self._stop, thread)
 
-    def describe(self) -> str:
-        """A line for each rank; "" where the store is gone, with the rank that kept it."""
-        try:
-            self._publish()
-            said = self._read_all()
-        except dist.DistError:
-            return ""
-        now = time.time()
-        lines = [_line(rank, state, now) for rank, state in enumerate(said)]
-        return "Where the ranks are:\n" + "\n".join(f"  {line}" for line in lines)
+    def report(self, units: list[Unit]) -> list[str]:
+        """A line for each rank, and which of ``units`` some ranks ran more often than others.
 
-    def calls(self) -> list[list[int] | None]:
-        """How often each rank ran each unit in its last forward, by rank and unit.
-
-        None for a rank that waits in no collective: it is not in the forward of the others.
+        Nothing where the store is gone, with the rank that kept it.
         """
-        time.sleep(2 * EVERY_SECONDS)  # until all have said where they are now
         try:
-            said = self._read_all()
+            said, alive = self._listen()
         except dist.DistError:
-            return [None] * dist.get_world_size()
-        waiting = [state is not None and state[0]["under_way"] for state in said]
-        return [
-            state[0]["calls"] if waits else None for state, waits in zip(said, waiting, strict=True)
-        ]
+            return []
+        lines = [_line(rank, said[rank], alive[rank]) for rank in range(len(said))]
+        # A rank that waits in no collective is not in the forward of the others.
+        calls = [one[0]["calls"] if one and one[0]["under_way"] else None for one in said]
+        parts = ["Where the ranks are:", *(f"  {line}" for line in lines)]
+        return [*parts, *filter(None, [different_calls(calls, units)])]
+
+    def _listen(self) -> tuple[list[list[Any] | None], list[bool]]:
+        """What each rank says, once it has said two things more, or has been silent for long."""
+        first = said = self._read_all()
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while True:
+            alive = [_news(before, now) > 1 for before, now in zip(first, said, strict=True)]
+            if all(alive) or time.monotonic() > deadline:
+                return said, alive
+            time.sleep(EVERY_SECONDS / 5)
+            try:
+                said = self._read_all()
+            except dist.DistError:  # the store went meanwhile: nobody can be called silent
+                return said, [True] * len(said)
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS) and self._core() is not None:
@@ -87,9 +100,11 @@ class Whereabouts:
             "calls": core.tensors.unit_calls(),
         }
         del core
-        if self._said is None or self._said[0] != state:
-            self._said = (state, time.time())
-        self._store.set(str(dist.get_rank()), json.dumps([*self._said, time.time()]))
+        if self._state != state:
+            self._state, self._since = state, time.monotonic()
+        self._count += 1
+        said = [state, time.monotonic() - self._since, self._count]
+        self._store.set(str(dist.get_rank()), json.dumps(said))
 
     def _read_all(self) -> list[list[Any] | None]:
         keys = [str(rank) for rank in range(dist.get_world_size())]
@@ -113,15 +128,20 @@ def _frame_of_user(frame: Any) -> str:
     return "nowhere in Python"
 
 
-def _line(rank: int, said: list[Any] | None, now: float) -> str:
+def _news(before: list[Any] | None, now: list[Any] | None) -> int:
+    """How many things a rank has said between two looks."""
+    return (now[2] if now else 0) - (before[2] if before else 0)
+
+
+def _line(rank: int, said: list[Any] | None, alive: bool) -> str:
     if said is None:
         return f"rank {rank}: has said nothing yet"
-    state, since, heard = said
+    state, seconds, _ = said
     place = f"at {state['at']}, after {state['micro_steps']} micro-batches"
-    silence = now - heard
-    if silence > 4 * EVERY_SECONDS:
-        return f"rank {rank}: silent for {silence:.0f} s (stopped or dead); it was {place}"
-    for_seconds = f"for {now - since:.0f} s"
+    if not alive:
+        silence = f"silent for more than {SILENCE_SECONDS:.0f} s (stopped or dead)"
+        return f"rank {rank}: {silence}; it was {place}"
+    for_seconds = f"for {seconds:.0f} s"
     if state["under_way"]:
         waits = ", ".join(state["under_way"])
         return f"rank {rank}: in {waits} {for_seconds}, {place}"

@@ -73,7 +73,11 @@ def safe_get_local_fp32_param(param: torch.Tensor) -> torch.Tensor | None:
 
 
 def safe_get_local_grad(param: torch.Tensor) -> torch.Tensor | None:
-    """This rank's elements of the averaged, unscaled gradient; ZeRO stages 2 and 3."""
+    """This rank's elements of the averaged, unscaled gradient; ZeRO stages 2 and 3.
+
+    Collective with hybrid sharding, whose replicas average their gradients here, and with
+    ``shardwise.token_weighted_loss``, where the other ranks' tokens count too.
+    """
     return _local(param, GRADIENT)
 
 
@@ -93,7 +97,10 @@ def safe_set_local_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def safe_set_local_grad(param: torch.Tensor, value: torch.Tensor) -> None:
-    """Overwrites this rank's elements of the averaged, unscaled gradient; stages 2 and 3."""
+    """Overwrites this rank's elements of the averaged, unscaled gradient; stages 2 and 3.
+
+    Collective where ``safe_get_local_grad`` is.
+    """
     _set_local(param, GRADIENT, value)
 
 

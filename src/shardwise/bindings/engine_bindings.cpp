@@ -274,7 +274,8 @@ void register_engine(py::module_& module) {
              const at::Tensor scale = engine.loss_scale();
              return scale.defined() ? scale.item<double>() : 1.0;
            })
-      .def("step", &train::Engine::step, py::arg("groups"), py::arg("partial") = false, Unlocked())
+      .def("held_by_all", &train::Engine::held_by_all, Unlocked())
+      .def("step", &train::Engine::step, py::arg("groups"), py::arg("partial_of") = 0, Unlocked())
       .def("last_result", &last_result)
       .def("zero_grad", &train::Engine::zero_grad, Unlocked())
       .def(

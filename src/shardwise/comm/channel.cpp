@@ -64,9 +64,10 @@ class Channel::CountedWork : public Work {
       const Stopwatch watch(&channel_->host_seconds_, on_device ? &seconds : &total);
       with_context(event_, channel_->label_, "wait", channel_->failed_, [&] { work_->wait(); });
     }
+    const Finished finished = work_->finished();
     for (const auto& hook : channel_->live_hooks()) {
       if (hook->after_wait) {
-        hook->after_wait(event_);
+        hook->after_wait(event_, finished);
       }
     }
   }

@@ -37,9 +37,11 @@ void check_collectives(Channel& channel) {
   EXPECT_TRUE(at::equal(part, mine_summed * 0.5));
   channel.reduce_scatter(part, input, {.scale = 1.0, .accumulate = true}, "test")->wait();
   EXPECT_TRUE(at::equal(part, mine_summed * 1.5));
-  const at::Tensor reduced = at::arange(n, at::kFloat) + (rank + 1);
-  channel.all_reduce(reduced, 1.0 / n, "test")->wait();
-  EXPECT_TRUE(at::allclose(reduced, (at::arange(n, at::kFloat) * n + sum_at(0)) / n));
+  for (const int length : {n, n + 1, 2 * n - 1}) {  // parts of equal size, or a smaller last one
+    const at::Tensor reduced = at::arange(length, at::kFloat) + (rank + 1);
+    channel.all_reduce(reduced, 1.0 / n, "test")->wait();
+    EXPECT_TRUE(at::allclose(reduced, (at::arange(length, at::kFloat) * n + sum_at(0)) / n));
+  }
   const at::Tensor value = at::full({4}, static_cast<float>(rank));
   channel.broadcast(value, n - 1, "test")->wait();
   EXPECT_TRUE(at::equal(value, at::full({4}, n - 1.0F)));
@@ -114,8 +116,8 @@ TEST(ChannelTest, HooksSeeEveryCollectiveUntilRemoved) {
   HookHandle handle = channel.add_hook(
       {.before_launch =
            [&](const CollectiveEvent& e) { seen.push_back("launch " + std::string(e.who)); },
-       .after_wait =
-           [&](const CollectiveEvent& e) { seen.push_back("done " + std::string(e.who)); }});
+       .after_wait = [&](const CollectiveEvent& e,
+                         const Finished&) { seen.push_back("done " + std::string(e.who)); }});
   channel.all_gather(at::zeros({2}), at::zeros({2}), "block 1")->wait();
   EXPECT_EQ(seen, (std::vector<std::string>{"launch block 1", "done block 1"}));
   handle.remove();

@@ -43,10 +43,14 @@ struct CollectiveEvent {
   int world_size;
 };
 
-// Called on the launching thread around every collective, before the launch and after the wait.
+// Whether a collective has come to its end, at the time of the call, from any thread; null: yes.
+using Finished = std::function<bool()>;
+
+// Called on the launching thread around every collective, before the launch and after the wait. On
+// a device the wait is the stream's, and the collective ends later.
 struct CollectiveHook {
   std::function<void(const CollectiveEvent&)> before_launch;
-  std::function<void(const CollectiveEvent&)> after_wait;
+  std::function<void(const CollectiveEvent&, const Finished& finished)> after_wait;
 };
 
 }  // namespace shardwise::comm

@@ -139,6 +139,21 @@ class GatherWork : public Work {
   std::unique_ptr<Exchange> exchange_;
 };
 
+// Takes the result of other work over when waited for.
+class CopyWork : public Work {
+ public:
+  CopyWork(WorkPtr work, at::Tensor to, at::Tensor from)
+      : work_(std::move(work)), to_(std::move(to)), from_(std::move(from)) {}
+  void wait() override {
+    work_->wait();
+    to_.copy_(from_);
+  }
+
+ private:
+  WorkPtr work_;
+  at::Tensor to_, from_;
+};
+
 // Where the parts for this rank land, and what becomes of them.
 struct Landing {
   at::Tensor received;  // bytes of all ranks' parts
@@ -220,11 +235,17 @@ class CpuTransport : public Transport {
   }
 
   WorkPtr all_reduce(const at::Tensor& tensor, double scale) override {
-    const std::int64_t part = tensor.numel() / size();
-    SW_CHECK_EQ(part * size(), tensor.numel());
-    const at::Tensor mine = tensor.narrow(0, rank() * part, part);
-    reduce_scatter(mine, tensor, {.scale = scale})->wait();
-    return all_gather(tensor, mine);
+    const std::int64_t part = (tensor.numel() + size() - 1) / size();
+    const bool even = part * size() == tensor.numel();
+    const at::Tensor whole = even ? tensor : at::zeros({part * size()}, tensor.options());
+    const at::Tensor used = whole.narrow(0, 0, tensor.numel());
+    if (!even) {
+      used.copy_(tensor);
+    }
+    const at::Tensor mine = whole.narrow(0, rank() * part, part);
+    reduce_scatter(mine, whole, {.scale = scale})->wait();
+    WorkPtr work = all_gather(whole, mine);
+    return even ? std::move(work) : std::make_unique<CopyWork>(std::move(work), tensor, used);
   }
 
   WorkPtr broadcast(const at::Tensor& tensor, int root) override {

@@ -28,6 +28,9 @@ class EventWork : public Work {
     event_->block_current_stream();
   }
   std::shared_ptr<const device::Span> span() const override { return span_; }
+  Finished finished() const override {
+    return [event = event_] { return event->reached(); };
+  }
 
  private:
   std::shared_ptr<device::Event> event_;

@@ -22,6 +22,8 @@ class Work {
   // When it runs on the device, where the transport measures that; null where the host's time is
   // what it takes.
   virtual std::shared_ptr<const device::Span> span() const { return nullptr; }
+  // How to see that it has ended, where wait() does not wait for that.
+  virtual Finished finished() const { return nullptr; }
 };
 
 using WorkPtr = std::unique_ptr<Work>;
@@ -52,7 +54,7 @@ class Transport {
   // dtypes may differ. On the CPU the sum is taken in fp32 in rank order and rounded once.
   virtual WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                                  const Reduction& reduction) = 0;
-  // tensor [size × n] = scale × Σ ranks, in place. Same arithmetic as reduce_scatter.
+  // tensor [any n] = scale × Σ ranks, in place. Same arithmetic as reduce_scatter.
   virtual WorkPtr all_reduce(const at::Tensor& tensor, double scale) = 0;
   virtual WorkPtr broadcast(const at::Tensor& tensor, int root) = 0;
   // Bytes of the transport's own buffers (copies received before they are summed).

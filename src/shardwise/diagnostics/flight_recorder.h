@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +10,7 @@
 
 namespace shardwise::diagnostics {
 
-// Listens to channels, which it does not keep alive. state() may be called from any thread.
+// Listens to channels, which it does not keep alive. Everything may be called from any thread.
 class FlightRecorder {
  public:
   explicit FlightRecorder(const std::vector<comm::Channel*>& channels);
@@ -19,8 +18,8 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // What this rank began and has not finished waiting for, in the order of its beginning, such as
-  // {"all_gather for blocks.3", ...}.
+  // What this rank began and has not finished waiting for, or what a device still carries out, in
+  // the order of its beginning, such as {"all_gather for blocks.3", ...}.
   std::vector<std::string> under_way() const;
   // "all_gather for blocks.2", the last one that it has finished; "" before the first.
   std::string last_finished() const;

@@ -4,10 +4,14 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <iomanip>
+#include <limits>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/hash.h"
 #include "shardwise/base/log.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/zero/equal_start.h"
@@ -216,13 +220,40 @@ void Engine::end_micro_batch() {
   window_.end_micro_batch();
 }
 
-void Engine::step(const std::vector<optim::GroupValues>& groups, bool partial) {
+std::int64_t Engine::held_by_all() {
+  const auto options = at::TensorOptions(at::kLong).device(options_.device);
+  const at::Tensor mine = at::full({1}, window_.with_gradients(), options);
+  const at::Tensor all = at::empty({channels_.everybody().size()}, options);
+  channels_.everybody().all_gather(all, mine, "the micro-batches of an unfinished window")->wait();
+  return all.sum().item<std::int64_t>();
+}
+
+// Rounded to fp32, so that the last digit of a schedule's cosine, in which machines may differ,
+// does not count.
+void Engine::note_settings(const std::vector<optim::GroupValues>& groups) {
+  if (channels_.everybody().size() == 1) {
+    return;
+  }
+  std::ostringstream text;
+  text << std::setprecision(std::numeric_limits<float>::max_digits10);
+  text << "gradient_accumulation_steps = " << window_.size() << '\n';
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const auto& [name, value] : groups[group]) {
+      text << "param_groups[" << group << "][\"" << name << "\"] = " << static_cast<float>(value)
+           << '\n';
+    }
+  }
+  last_step_.settings = text.str();
+}
+
+void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t partial_of) {
+  const bool partial = partial_of > 0;
   SW_USER_CHECK(UsageError, optimizer_ != nullptr,
                 "step() needs an optimizer: name one in the configuration (\"optimizer\": "
                 "{\"type\": \"AdamW\"}) or pass optimizer= to initialize()");
   check_last_step();
   check_gradients_are_sound();
-  SW_USER_CHECK(UsageError, !reducer_.empty(),
+  SW_USER_CHECK(UsageError, partial || !reducer_.empty(),
                 "step() was called but no gradient has arrived since the last step: call "
                 "engine.backward(loss) first");
   registry_.check_intact();
@@ -230,22 +261,25 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, bool partial) {
   SW_USER_CHECK(UsageError, !gatherer_.any_open(),
                 "step() was called inside GatheredParameters; leave the context first");
   optimizer_->set_groups(groups);
+  note_settings(groups);
   const at::NoGradGuard no_grad;
   const c10::DeviceGuard device_guard(options_.device);
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = zero::place_on(options_.device);
-  boundary_->decide(place, optimizer_->norm_table(),
-                    {.written = reducer_.written(),
-                     .order_hash = order_hash_.value(),
-                     .gradient_factor = partial ? window_.partial_factor() : 1.0,
-                     .weight = window_.weight()});
+  boundary_->decide(
+      place, optimizer_->norm_table(),
+      {.written = reducer_.written(),
+       .order_hash =
+           hash_bytes(last_step_.settings.data(), last_step_.settings.size(), order_hash_.value()),
+       .gradient_factor = partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0,
+       .weight = window_.weight()});
   order_hash_.reset();
   optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);
   reducer_.clear();
   window_.close(/*with_micro_batch=*/!partial || window_.had_backward());
-  unchecked_ = true;
+  last_step_.unchecked = true;
   if (options_.device.is_cpu()) {
     check_last_step();
   }
@@ -261,18 +295,23 @@ const kernels::BoundaryResult* Engine::last_result() {
 // Errors of a step are raised where all ranks come by: at its end on the CPU, at the next step on a
 // GPU, where the host does not know the outcome before.
 void Engine::check_last_step() {
-  if (!unchecked_) {
+  if (!last_step_.unchecked) {
     return;
   }
-  unchecked_ = false;
+  last_step_.unchecked = false;
   const kernels::BoundaryResult result = *last_result();
+  if (result.order_mismatch != 0) {
+    zero::check_same_text(channels_.everybody(), last_step_.settings,
+                          "values for a step, which was not applied",
+                          "Set them alike on every rank.", options_.device);
+  }
   SW_USER_CHECK(
       CommunicationError, result.order_mismatch == 0,
       "the ranks did different things in the last step, which was not applied: ",
       explain_order_difference(channels_.everybody(), order_hash_, registry_, options_.device),
       ". Every rank must run the same blocks in the same order.");
   if (result.overflow == 0) {
-    non_finite_in_a_row_ = 0;
+    last_step_.non_finite_in_a_row = 0;
     return;
   }
   report_non_finite(result);
@@ -299,10 +338,10 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
     return;
   }
   const std::string& policy = options_.config.own.non_finite;
-  ++non_finite_in_a_row_;
+  ++last_step_.non_finite_in_a_row;
   SW_USER_CHECK(UsageError, policy != "raise", where,
                 "; the step was skipped (shardwise.non_finite is \"raise\")");
-  SW_USER_CHECK(UsageError, non_finite_in_a_row_ < kMaxNonFiniteInARow, where, ", in ",
+  SW_USER_CHECK(UsageError, last_step_.non_finite_in_a_row < kMaxNonFiniteInARow, where, ", in ",
                 kMaxNonFiniteInARow,
                 " steps in a row. Look at the data, the learning rate and a static loss scale.");
   if (channels_.everybody().rank() == 0) {

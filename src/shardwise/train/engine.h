@@ -63,10 +63,13 @@ class Engine {
   at::Tensor loss_scale() const;
   // Ends a micro-batch in mid-window. Throws UsageError when its gradients are incomplete.
   void end_micro_batch();
-  // The end of an accumulation window: reduces, decides, updates, clears the gradients. `partial`:
-  // of a window with fewer micro-batches, whose mean counts. Throws UsageError when no gradient
-  // came, CommunicationError when ranks did different things.
-  void step(const std::vector<optim::GroupValues>& groups, bool partial = false);
+  // Micro-batches whose gradients the ranks hold together since the last step. Collective.
+  std::int64_t held_by_all();
+  // The end of an accumulation window: reduces, decides, updates, clears the gradients.
+  // `partial_of` > 0: of a window that is not full, by held_by_all(); the mean over those counts.
+  // Throws UsageError when no gradient came, or when ranks were given different `groups`;
+  // CommunicationError when they did different things.
+  void step(const std::vector<optim::GroupValues>& groups, std::int64_t partial_of = 0);
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
   void zero_grad();
@@ -97,12 +100,18 @@ class Engine {
   void dismantle(bool whole);
 
  private:
+  struct LastStep {
+    bool unchecked = false;  // its errors have not been raised yet
+    int non_finite_in_a_row = 0;
+    std::string settings;  // that have to be equal on all ranks, one a line; "" for a single rank
+  };
   kernels::BoundaryRule boundary_rule() const;
   void note_whole_parameters() const;
   void check_gradients_are_sound() const;
   at::Tensor token_factor();
   at::Tensor gradient_factor();
   double ranks_in_sum() const;
+  void note_settings(const std::vector<optim::GroupValues>& groups);
   void check_last_step();
   void report_non_finite(const kernels::BoundaryResult& result);
 
@@ -119,8 +128,7 @@ class Engine {
   zero::AccumulationWindow window_;
   std::shared_ptr<zero::UnitDriver> driver_;
   zero::TensorAccess tensors_;
-  int non_finite_in_a_row_ = 0;
-  bool unchecked_ = false;
+  LastStep last_step_;
 };
 
 }  // namespace shardwise::train

@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "shardwise/base/error.h"
@@ -78,7 +80,7 @@ config::Config stage_config(int stage) {
 
 class Model {
  public:
-  explicit Model(const comm::ShardChannels& channels, int stage) {
+  explicit Model(const comm::ShardChannels& channels, int stage, int accumulation = 1) {
     std::vector<params::UnitSpec> units;
     for (int b = 0; b < kBlocks; ++b) {
       weights_.push_back(initial_weight(b).requires_grad_());
@@ -92,6 +94,7 @@ class Model {
     }
     EngineOptions options;
     options.config = stage_config(stage);
+    options.config.batch.gradient_accumulation_steps = accumulation;
     options.rule.name = "sgd";
     engine_ = std::make_unique<Engine>(options, channels, std::move(units));
   }
@@ -188,6 +191,47 @@ TEST(EngineOrderTest, BlocksInAnotherOrderOnOneRankAreAnErrorThatNamesABlock) {
     FAIL() << "no error";
   } catch (const CommunicationError& error) {
     EXPECT_NE(std::string(error.what()).find("block"), std::string::npos) << error.what();
+  }
+}
+
+// loss.backward() for one engine while another engine's backward() runs in another thread.
+TEST(EngineUseTest, BackwardsInOtherThreadsAreNotMistakenForThisOne) {
+  for (const int stage : {0, 3}) {
+    const auto single = [] {
+      return comm::ShardChannels{
+          std::make_shared<comm::Channel>(comm::make_single_transport(), "gather"),
+          std::make_shared<comm::Channel>(comm::make_single_transport(), "reduce")};
+    };
+    Model busy(single(), stage);
+    Model quiet(single(), stage, /*accumulation=*/2);
+    std::promise<void> inside, done;
+    std::thread other([&] {
+      const at::Tensor loss = busy.loss(batch(0));
+      const at::Tensor root = loss * 1.0;
+      loss.register_hook([&](const at::Tensor& gradient) {
+        inside.set_value();
+        done.get_future().wait();
+        return gradient;
+      });
+      busy.engine().backward(root);
+    });
+    inside.get_future().wait();
+    quiet.loss(batch(0)).backward();
+    done.set_value();
+    other.join();
+    // Plain autograd, divided by the two micro-batches of a window.
+    std::vector<at::Tensor> weights;
+    at::Tensor x = batch(0);
+    for (int b = 0; b < kBlocks; ++b) {
+      weights.push_back(initial_weight(b).requires_grad_());
+      x = block_forward(x, weights.back());
+    }
+    (x.pow(2).mean() / 2).backward();
+    for (int b = 0; b < kBlocks; ++b) {
+      const at::Tensor error = quiet.engine().tensors().full(b, "gradient") - weights[b].grad();
+      EXPECT_LT(error.abs().max().item<double>(),
+                1e-5 * weights[b].grad().abs().max().item<double>());
+    }
   }
 }
 

@@ -74,22 +74,22 @@ bool LayeredEngine::step() {
     dropping_the_window_on_failure([&] { core_->end_micro_batch(); });
     return false;
   }
-  update(/*partial=*/false);
+  update();
   return true;
 }
 
 bool LayeredEngine::flush_accumulation() {
-  if (core_->window().empty()) {
-    return false;
+  const std::int64_t held_by_all = core_->held_by_all();
+  if (held_by_all > 0) {
+    update(held_by_all);
   }
-  update(/*partial=*/true);
-  return true;
+  return held_by_all > 0;
 }
 
-void LayeredEngine::update(bool partial) {
+void LayeredEngine::update(std::int64_t partial_of) {
   dropping_the_window_on_failure([&] {
     const optim::GroupValues values = scheduled_values();
-    core_->step({values}, partial);
+    core_->step({values}, partial_of);
     last_lr_ = values.at("lr");
   });
   ++global_steps_;

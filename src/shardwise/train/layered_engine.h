@@ -52,7 +52,8 @@ class LayeredEngine {
   void backward(const at::Tensor& loss, const at::Tensor& tokens = {});
   // Ends a micro-batch. At the end of the accumulation window updates the weights and returns true.
   bool step();
-  // Updates with the mean over the micro-batches since the last update, if there are any.
+  // Updates with the mean over all ranks' micro-batches since the last update, if there are any.
+  // Collective.
   bool flush_accumulation();
 
   // Learning rate of the last step; 0 before the first.
@@ -77,7 +78,7 @@ class LayeredEngine {
   Engine& core() { return *core_; }
 
  private:
-  void update(bool partial);
+  void update(std::int64_t partial_of = 0);
   void settle();
   optim::GroupValues scheduled_values();
   // Runs `work`; if it throws, the gradients of the present accumulation window are dropped.

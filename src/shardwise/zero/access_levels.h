@@ -21,6 +21,8 @@ class AccessLevels {
   };
 
   bool any() const { return !levels_.empty(); }
+  // The modifier of the innermost context.
+  int modifier() const { return levels_.back(); }
   // Throws UsageError if the values, called `name`, cannot be opened for changes by the rank
   // `modifier` because another rank may change them already.
   void check_modifier(int modifier, const std::string& name) const;

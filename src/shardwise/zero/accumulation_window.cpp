@@ -83,11 +83,10 @@ void AccumulationWindow::end_losses() {
   micro_weight_.reset();
 }
 
-double AccumulationWindow::partial_factor() const {
-  SW_USER_CHECK(UsageError, !empty(), "no micro-batch has brought gradients since the last step");
-  const std::int64_t count = with_gradients_ + (had_backward_ ? 1 : 0);
-  return options_.token_weighted ? 1.0
-                                 : static_cast<double>(options_.size) / static_cast<double>(count);
+double AccumulationWindow::partial_factor(std::int64_t of_all, int ranks) const {
+  return options_.token_weighted
+             ? 1.0
+             : static_cast<double>(options_.size) * ranks / static_cast<double>(of_all);
 }
 
 }  // namespace shardwise::zero

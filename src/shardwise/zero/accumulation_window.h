@@ -38,8 +38,10 @@ class AccumulationWindow {
 
   // Whether the micro-batch under way is the last of its window.
   bool at_boundary() const { return forced_.value_or(held_ + 1 >= options_.size); }
+  // Micro-batches whose gradients the window holds, the one under way too.
+  std::int64_t with_gradients() const { return with_gradients_ + (had_backward_ ? 1 : 0); }
   // Whether no micro-batch of the window has brought gradients.
-  bool empty() const { return with_gradients_ == 0 && !had_backward_; }
+  bool empty() const { return with_gradients() == 0; }
   // Micro-batches that ended in this window.
   std::int64_t held() const { return held_; }
   // All micro-batches that ended, less those of windows that were dropped.
@@ -70,9 +72,9 @@ class AccumulationWindow {
   void drop();
   // The gradients were cleared on the user's wish; micro-batches keep counting.
   void forget_gradients();
-  // What turns the sum over the micro-batches whose gradients are held, each divided by size(),
-  // into their mean. Throws UsageError when there are none.
-  double partial_factor() const;
+  // What turns the mean over `ranks` of their sums over micro-batches, each divided by size(), into
+  // the mean over the `of_all` > 0 micro-batches that the ranks hold together.
+  double partial_factor(std::int64_t of_all, int ranks) const;
 
  private:
   void end_losses();

@@ -47,14 +47,16 @@ TEST(AccumulationWindow, ObeysTheUser) {
 
 TEST(AccumulationWindow, PartialWindowsAreMeansOfWhatTheyHold) {
   AccumulationWindow window({.size = 4});
-  EXPECT_THROW(window.partial_factor(), Error);
+  EXPECT_EQ(window.with_gradients(), 0);
   micro_batch(window);
   micro_batch(window);
-  EXPECT_DOUBLE_EQ(window.partial_factor(), 2.0);
-  window.begin_backward(LossScaledBy::kEngine);  // a third one without step()
-  EXPECT_DOUBLE_EQ(window.partial_factor(), 4.0 / 3.0);
+  EXPECT_EQ(window.with_gradients(), 2);
+  EXPECT_DOUBLE_EQ(window.partial_factor(2, 1), 2.0);
+  EXPECT_DOUBLE_EQ(window.partial_factor(3, 2), 8.0 / 3.0);  // another rank holds one
+  window.begin_backward(LossScaledBy::kEngine);              // a third one without step()
+  EXPECT_EQ(window.with_gradients(), 3);
   window.forget_gradients();
-  EXPECT_THROW(window.partial_factor(), Error);
+  EXPECT_EQ(window.with_gradients(), 0);
   EXPECT_EQ(window.held(), 2);
 }
 
@@ -95,7 +97,7 @@ TEST(AccumulationWindow, TokenWeightsAreNeeded) {
   AccumulationWindow window({.size = 4, .token_weighted = true});
   EXPECT_THROW(window.begin_backward(LossScaledBy::kUser), Error);
   micro_batch(window);
-  EXPECT_EQ(window.partial_factor(), 1.0);  // the boundary divides by the tokens it got
+  EXPECT_EQ(window.partial_factor(1, 1), 1.0);  // the boundary divides by the tokens it got
 }
 
 TEST(AccumulationWindow, ChangesSizeBetweenWindowsOnly) {

@@ -73,39 +73,46 @@ at::Tensor EarlyShard::gather() const {
   return whole.to(shard_.device());
 }
 
+std::vector<at::Tensor> EarlyShard::flats() const {
+  return {whole_.numel() == 0 ? at::Tensor() : whole_};
+}
+
+std::string EarlyShard::objection(int modifier) {
+  const Finding mine = finding_of(levels_.change(flats()), modifier);
+  const auto found = agreement_.objection(*channel_, mine, device_);
+  return found ? in_words(*found, "parameter " + name_, "the change is lost") : "";
+}
+
 void EarlyShard::open(int modifier) {
   levels_.check_modifier(modifier, "parameter " + name_);
-  const auto flats = [this] {
-    return std::vector<at::Tensor>{whole_.numel() == 0 ? at::Tensor() : whole_};
-  };
   if (!is_open()) {
     whole_ = gather();
     storage_.point_at(whole_);
   } else if (modifier != kReadOnly) {
-    SW_USER_CHECK(UsageError, !levels_.change(flats()), "parameter ", name_,
-                  " was changed inside GatheredParameters without modifier_rank: say whose changes "
-                  "count, GatheredParameters(params, modifier_rank=0), in the outer context");
+    const std::string complaint = objection(modifier);
+    SW_USER_CHECK(UsageError, complaint.empty(), complaint);
   }
   levels_.enter(modifier, flats());
 }
 
 void EarlyShard::close(bool discard) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> flats{whole_.numel() == 0 ? at::Tensor() : whole_};
-  const bool changed = !discard && levels_.change(flats).has_value();
+  std::string complaint;
+  if (discard) {
+    agreement_.leave(*channel_, levels_.modifier(), device_);
+  } else {
+    complaint = objection(levels_.modifier());
+  }
   const int modifier = levels_.leave();
-  if (!discard && !changed && modifier != kReadOnly) {
+  if (!discard && complaint.empty() && modifier != kReadOnly) {
     share(whole_, modifier);
-    levels_.accept(flats);
+    levels_.accept(flats());
   }
   if (!is_open()) {
     storage_.release();
     whole_ = at::Tensor();
   }
-  SW_USER_CHECK(UsageError, !changed, "parameter ", name_,
-                " was changed inside GatheredParameters without modifier_rank; the change is lost. "
-                "Say whose changes count: GatheredParameters(params, modifier_rank=0), and make "
-                "them on that rank.");
+  SW_USER_CHECK(UsageError, complaint.empty(), complaint);
 }
 
 at::Tensor EarlyShard::take() {

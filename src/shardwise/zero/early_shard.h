@@ -5,11 +5,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "shardwise/comm/channel.h"
 #include "shardwise/params/flat_storage.h"
 #include "shardwise/params/unit.h"
 #include "shardwise/zero/access_levels.h"
+#include "shardwise/zero/agreement.h"
 
 namespace shardwise::zero {
 
@@ -33,7 +35,10 @@ class EarlyShard : public params::ValueSource {
 
  private:
   at::Tensor gather() const;
+  // What forbids to take changes over, or to allow them; "" for nothing, the same on all ranks.
+  std::string objection(int modifier);
   void share(const at::Tensor& flat, int root);
+  std::vector<at::Tensor> flats() const;
 
   std::shared_ptr<comm::Channel> channel_;
   at::Device device_;
@@ -45,6 +50,7 @@ class EarlyShard : public params::ValueSource {
   at::Tensor shard_;  // [layout_.shard_numel] where the parameter was; undefined once taken
   at::Tensor whole_;  // [layout_.numel] while open
   AccessLevels levels_;
+  Agreement agreement_;
 };
 
 }  // namespace shardwise::zero

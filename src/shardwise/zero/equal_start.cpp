@@ -9,6 +9,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/base/hash.h"
 #include "shardwise/base/log.h"
+#include "shardwise/zero/record_exchange.h"
 
 namespace shardwise::zero {
 namespace {
@@ -34,17 +35,9 @@ at::Tensor to_device(const void* data, std::size_t bytes, at::Device device) {
   return host.to(device);
 }
 
-// Every rank's fixed-size record, in rank order.
 template <typename Record>
 std::vector<Record> exchange(comm::Channel& channel, const Record& mine, at::Device device) {
-  const auto bytes = static_cast<std::int64_t>(sizeof(Record));
-  const at::Tensor out =
-      at::empty({bytes * channel.size()}, at::TensorOptions(at::kByte).device(device));
-  channel.all_gather(out, to_device(&mine, sizeof(Record), device), kPurpose)->wait();
-  const at::Tensor host = out.cpu();
-  std::vector<Record> records(channel.size());
-  std::memcpy(records.data(), host.data_ptr(), host.numel());
-  return records;
+  return RecordExchange<Record>(channel, mine, device, kPurpose).read();
 }
 
 std::string broadcast_text(comm::Channel& channel, const std::string& text, at::Device device) {

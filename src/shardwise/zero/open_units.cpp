@@ -26,6 +26,15 @@ void follow(const at::Tensor& master, const at::Tensor& values) {
   master.copy_(at::where(same, master, parameter.to(master.scalar_type())));
 }
 
+// Whether all ranks meet when the unit is closed.
+bool is_collective(const params::Unit& unit, int modifier) {
+  return !unit.segments.empty() && (unit.sharded || modifier != kReadOnly);
+}
+
+at::Device device_of(const params::Unit& unit) {
+  return unit.segments.front()->shard.data().device();
+}
+
 }  // namespace
 
 OpenUnits::OpenUnits(const params::Registry& registry, Gatherer& gatherer,
@@ -39,9 +48,9 @@ OpenUnits::OpenUnits(const params::Registry& registry, Gatherer& gatherer,
 void OpenUnits::open(int id, int modifier) {
   const params::Unit& unit = registry_.unit(id);
   levels_.at(id).check_modifier(modifier, "unit " + unit.name);
-  if (modifier != kReadOnly) {
-    const std::string complaint = complaint_about(unit);
-    SW_USER_CHECK(UsageError, complaint.empty(), complaint);
+  if (modifier != kReadOnly && levels_[id].any()) {
+    const auto objection = objection_to(unit, modifier);
+    SW_USER_CHECK(UsageError, !objection, explain(unit, *objection));
   }
   gatherer_.open(id);
   levels_[id].enter(modifier, flats_of(unit));
@@ -51,41 +60,51 @@ void OpenUnits::close(int id, bool discard, ShardedOptimizer* optimizer) {
   const at::NoGradGuard no_grad;
   const params::Unit& unit = registry_.unit(id);
   AccessLevels& levels = levels_.at(id);
-  const std::string complaint = discard ? "" : complaint_about(unit);
+  std::optional<Objection> objection;
+  if (!discard) {
+    objection = objection_to(unit, levels.modifier());
+  } else if (is_collective(unit, levels.modifier())) {
+    agreement_.leave(channels_.everybody(), levels.modifier(), device_of(unit));
+  }
   const int modifier = levels.leave();
-  discard = discard || !complaint.empty();
-  if (!discard && modifier != kReadOnly) {
+  const bool shared = !discard && !objection && modifier != kReadOnly;
+  if (shared) {
     share(unit, modifier, optimizer);
     levels.accept(flats_of(unit));
-    gatherer_.forget_changes(id);
   }
-  if (discard && unit.sharded) {
+  if (shared || ((discard || objection) && unit.sharded)) {
     gatherer_.forget_changes(id);
   }
   gatherer_.close(id);
-  SW_USER_CHECK(UsageError, complaint.empty(), complaint);
+  SW_USER_CHECK(UsageError, !objection, explain(unit, *objection));
 }
 
-// What to say about a change that nobody was named for; empty if there is none.
-std::string OpenUnits::complaint_about(const params::Unit& unit) const {
-  const auto change = levels_[unit.id].change(flats_of(unit));
-  if (!change) {
-    return "";
+// What forbids to take changes of the unit over, or to allow them; the same on all ranks.
+std::optional<Objection> OpenUnits::objection_to(const params::Unit& unit, int modifier) {
+  const Finding mine = finding_of(levels_[unit.id].change(flats_of(unit)), modifier);
+  if (is_collective(unit, modifier)) {
+    return agreement_.objection(channels_.everybody(), mine, device_of(unit));
   }
-  const Segment& segment = *unit.segments[change->flat];
-  const auto element = change->byte / static_cast<std::int64_t>(c10::elementSize(segment.dtype));
-  std::string name = "of unit " + unit.name;
-  for (const params::Parameter& parameter : segment.parameters) {
-    if (element >= parameter.place.begin && element < parameter.place.end) {
-      name = parameter.name;
+  return mine.changed == 0 ? std::nullopt
+                           : std::optional(Objection{channels_.everybody().rank(), mine, modifier});
+}
+
+std::string OpenUnits::explain(const params::Unit& unit, const Objection& objection) const {
+  std::string name = "unit " + unit.name;
+  std::string consequence;
+  if (objection.finding.changed != 0) {
+    const Segment& segment = *unit.segments[objection.finding.flat];
+    const auto element =
+        objection.finding.byte / static_cast<std::int64_t>(c10::elementSize(segment.dtype));
+    for (const params::Parameter& parameter : segment.parameters) {
+      if (element >= parameter.place.begin && element < parameter.place.end) {
+        name = "parameter " + parameter.name;
+      }
     }
+    consequence = segment.sharded ? "the change is lost"
+                                  : "the other ranks, and fp32 masters, do not know of it";
   }
-  return concat("parameter ", name,
-                " was changed inside GatheredParameters without modifier_rank; ",
-                segment.sharded ? "the change is lost"
-                                : "the other ranks, and fp32 masters, do not know of it",
-                ". Say whose changes count: GatheredParameters(params, modifier_rank=0), and make "
-                "them on that rank.");
+  return in_words(objection, name, consequence);
 }
 
 void OpenUnits::share(const params::Unit& unit, int modifier, ShardedOptimizer* optimizer) {

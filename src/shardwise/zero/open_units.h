@@ -1,12 +1,14 @@
 // Units that a user holds open outside of steps, and what becomes of changes to their parameters.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shardwise/comm/mesh.h"
 #include "shardwise/params/registry.h"
 #include "shardwise/zero/access_levels.h"
+#include "shardwise/zero/agreement.h"
 #include "shardwise/zero/gatherer.h"
 #include "shardwise/zero/plan.h"
 #include "shardwise/zero/sharded_optimizer.h"
@@ -20,16 +22,20 @@ class OpenUnits {
             const comm::ShardChannels& channels, ZeroPlan plan);
 
   // The unit's parameters are readable until close(). With a rank as `modifier` they may be changed
-  // on that rank. Throws UsageError where another rank is its modifier already, or where it was
-  // changed since it was opened for reading.
+  // on that rank. Throws UsageError where another rank is its modifier already, or where any rank
+  // changed it since it was opened for reading.
   void open(int unit, int modifier);
   // What the modifier changed becomes everybody's: parameters, shards, and fp32 masters of the
-  // elements that differ. `discard`: after an error, nothing is looked at. Throws UsageError on the
-  // ranks that find a change nobody was named for; in sharded units it is lost.
+  // elements that differ. `discard`: after an error on this rank, which waits for nobody. Throws
+  // UsageError on all ranks where one found a change that nobody was named for, or where an error
+  // or another modifier on one forbids the change; what was changed in sharded units is lost.
+  // Closing a unit that is not sharded, without a modifier, is not collective: only the ranks that
+  // find a change throw.
   void close(int unit, bool discard, ShardedOptimizer* optimizer);
 
  private:
-  std::string complaint_about(const params::Unit& unit) const;
+  std::optional<Objection> objection_to(const params::Unit& unit, int modifier);
+  std::string explain(const params::Unit& unit, const Objection& objection) const;
   void share(const params::Unit& unit, int modifier, ShardedOptimizer* optimizer);
 
   const params::Registry& registry_;
@@ -37,6 +43,7 @@ class OpenUnits {
   comm::ShardChannels channels_;
   ZeroPlan plan_;
   std::vector<AccessLevels> levels_;  // by unit
+  Agreement agreement_;
 };
 
 }  // namespace shardwise::zero

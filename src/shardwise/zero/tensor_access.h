@@ -43,9 +43,10 @@ class TensorAccess {
   void set_parameter(int parameter, const at::Tensor& value);
 
   // A copy of this rank's elements, [n] in memory order; undefined where there is none of that
-  // kind. Not collective, but for gradients where losses count by their tokens.
+  // kind. Not collective, but for gradients where losses count by their tokens, and where replicas
+  // (hybrid sharding) take the mean of theirs.
   at::Tensor local(int parameter, const std::string& kind);
-  // The parameter follows its master; where it is whole that is collective.
+  // The parameter follows its master; where it is whole that is collective. Gradients as above.
   bool set_local(int parameter, const std::string& kind, const at::Tensor& value);
 
   // One unit's parameters are readable until close(). See OpenUnits.

@@ -13,21 +13,22 @@ namespace shardwise::zero {
 
 namespace {
 
-// ScaledBackward objects alive in the process. Engines do not know each other, but autograd, which
-// calls all of them, is one for the process too.
-std::atomic<int> scaled_backwards{0};
+// Of a backward whose loss an engine has scaled: which engine. Engines do not know each other, but
+// one loss may depend on the parameters of several. torch hands this to the threads that carry the
+// backward out, and to backwards inside of it; other threads' backwards do not see it.
+struct ScaledLoss : public c10::DebugInfoBase {
+  explicit ScaledLoss(const UnitDriver* scaled_by) : by(scaled_by) {}
+  const UnitDriver* by;
+};
+
+// Beside the kinds that torch names, which it counts up from 0.
+constexpr auto kScaledLoss = static_cast<c10::DebugInfoKind>(0xD5);
 
 }  // namespace
 
-ScaledBackward::ScaledBackward(UnitDriver& driver) : driver_(driver) {
+ScaledBackward::ScaledBackward(UnitDriver& driver)
+    : guard_(kScaledLoss, std::make_shared<ScaledLoss>(&driver)) {
   driver.window_.begin_backward(LossScaledBy::kEngine);
-  driver.watch_.loss_is_scaled = true;
-  ++scaled_backwards;
-}
-
-ScaledBackward::~ScaledBackward() {
-  driver_.watch_.loss_is_scaled = false;
-  --scaled_backwards;
 }
 
 // Adds the host time of a scope to one direction, less what its channels' collectives took.
@@ -176,10 +177,11 @@ void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& 
 
 double UnitDriver::gradient_factor() {
   if (!watch_.factor) {
-    watch_.factor = watch_.loss_is_scaled
+    const auto* scaled = static_cast<ScaledLoss*>(c10::ThreadLocalDebugInfo::get(kScaledLoss));
+    watch_.factor = scaled != nullptr && scaled->by == this
                         ? 1.0
-                        : window_.begin_backward(scaled_backwards > 0 ? LossScaledBy::kOtherEngine
-                                                                      : LossScaledBy::kUser);
+                        : window_.begin_backward(scaled != nullptr ? LossScaledBy::kOtherEngine
+                                                                   : LossScaledBy::kUser);
   }
   return *watch_.factor;
 }

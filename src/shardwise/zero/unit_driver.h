@@ -1,7 +1,8 @@
 // Drives gatherer and reducer from the events of forward and backward.
 #pragma once
 
-#include <atomic>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,7 +63,6 @@ class UnitDriver : public params::UnitEvents,
   struct Watch {
     int task = kNoTask;            // the backward whose end is awaited
     bool interrupted = false;      // one ended by an error, and its gradients are still there
-    bool loss_is_scaled = false;   // the backward under way began with a ScaledBackward
     std::optional<double> factor;  // of its gradients, once one has come
   };
   double gradient_factor();
@@ -86,17 +86,16 @@ class UnitDriver : public params::UnitEvents,
   HostTimes times_;
 };
 
-// While it lives, a backward that reaches the driver's parameters is of a loss that its engine has
-// scaled; one that reaches other engines' parameters has been scaled by another engine.
+// While it lives, a backward of this thread that reaches the driver's parameters is of a loss that
+// its engine has scaled; one that reaches other engines' parameters has been scaled by another.
 class ScaledBackward {
  public:
   explicit ScaledBackward(UnitDriver& driver);
-  ~ScaledBackward();
   ScaledBackward(const ScaledBackward&) = delete;
   ScaledBackward& operator=(const ScaledBackward&) = delete;
 
  private:
-  UnitDriver& driver_;
+  c10::DebugInfoGuard guard_;
 };
 
 }  // namespace shardwise::zero
