@@ -19,6 +19,11 @@ FACTORS = {
 }
 COVER = [Case(**row) for row in pairwise(FACTORS)]
 PRODUCT = [Case(*values) for values in product(*FACTORS.values())]
+# Rules that the whole product leaves out.
+OTHER_RULES = [
+    Case(**row)
+    for row in pairwise({**FACTORS, "model": ["mlp", "llama"], "optimizer": ["Lion", "Lamb", "Muon"]})
+]
 OTHER_MODELS = [
     "bert",
     "cnn",
@@ -44,6 +49,11 @@ def check(case, pool, truth):
 
 @pytest.mark.parametrize("case", COVER, ids=str)
 def test_pairwise_cover(case, pool, truth):
+    check(case, pool, truth)
+
+
+@pytest.mark.parametrize("case", OTHER_RULES, ids=str)
+def test_cover_of_other_rules(case, pool, truth):
     check(case, pool, truth)
 
 

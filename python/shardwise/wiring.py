@@ -136,7 +136,9 @@ class Wiring:
             fp32 = any(part in name.split(".") for part in keep)
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
             early = getattr(parameter, "_shardwise_early", None)  # built inside zero.Init
-            return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1), early)
+            whole = optimizer is not None and optimizer.takes_whole(parameter)
+            group = group_of.get(id(parameter), -1)
+            return (name, aliases, parameter, dtype, group, early, whole)
 
         return [
             (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)

@@ -20,6 +20,7 @@ namespace {
 struct Offer {
   Collective collective = Collective::kBroadcast;
   at::Tensor tensor;
+  const std::vector<at::Tensor>* parts = nullptr;  // of an all-to-all, one a rank
 };
 
 // Meeting point of all ranks: everybody brings an offer, everybody sees all offers, everybody
@@ -101,7 +102,7 @@ class ThreadTransport : public Transport {
   std::string name() const override { return "threads"; }
 
   WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    point_->meet(rank_, {Collective::kAllGather, in}, [&](const std::vector<Offer>& offers) {
+    point_->meet(rank_, {Collective::kAllGather, in, nullptr}, [&](const std::vector<Offer>& offers) {
       for (int r = 0; r < size_; ++r) {
         const at::Tensor part = out.narrow(0, r * in.numel(), in.numel());
         if (part.data_ptr() != offers[r].tensor.data_ptr()) {
@@ -115,7 +116,7 @@ class ThreadTransport : public Transport {
   WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                          const Reduction& reduction) override {
     at::Tensor sum = reduction.accumulate ? out : at::empty_like(out);
-    point_->meet(rank_, {Collective::kReduceScatter, in}, [&](const std::vector<Offer>& offers) {
+    point_->meet(rank_, {Collective::kReduceScatter, in, nullptr}, [&](const std::vector<Offer>& offers) {
       std::vector<at::Tensor> parts;
       for (const Offer& offer : offers) {
         parts.push_back(offer.tensor.narrow(0, rank_ * out.numel(), out.numel()));
@@ -130,7 +131,7 @@ class ThreadTransport : public Transport {
 
   WorkPtr all_reduce(const at::Tensor& tensor, double scale) override {
     at::Tensor sum = at::empty_like(tensor);
-    point_->meet(rank_, {Collective::kAllReduce, tensor}, [&](const std::vector<Offer>& offers) {
+    point_->meet(rank_, {Collective::kAllReduce, tensor, nullptr}, [&](const std::vector<Offer>& offers) {
       std::vector<at::Tensor> all;
       for (const Offer& offer : offers) {
         all.push_back(offer.tensor);
@@ -142,9 +143,20 @@ class ThreadTransport : public Transport {
   }
 
   WorkPtr broadcast(const at::Tensor& tensor, int root) override {
-    point_->meet(rank_, {Collective::kBroadcast, tensor}, [&](const std::vector<Offer>& offers) {
+    point_->meet(rank_, {Collective::kBroadcast, tensor, nullptr}, [&](const std::vector<Offer>& offers) {
       if (rank_ != root) {
         tensor.copy_(offers[root].tensor);
+      }
+    });
+    return std::make_unique<DoneWork>();
+  }
+
+  WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                     const std::vector<at::Tensor>& in) override {
+    const Offer offer{Collective::kAllToAll, at::empty({0}), &in};
+    point_->meet(rank_, offer, [&](const std::vector<Offer>& offers) {
+      for (int r = 0; r < size_; ++r) {
+        out[r].copy_((*offers[r].parts)[rank_]);
       }
     });
     return std::make_unique<DoneWork>();
