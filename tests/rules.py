@@ -75,6 +75,7 @@ class Lion(torch.optim.Optimizer):
         scale = beta1 * state.get("scale", 0.0) + (1 - beta1) * largest
         state["scale"] = beta2 * state.get("scale", 0.0) + (1 - beta2) * largest
         near = direction.abs() / max(scale, 1e-30)
+        near[direction == 0] = 1.0  # nobody's gradient; it stays where it is
         state["closest"] = torch.minimum(state.get("closest", near), near)
 
 

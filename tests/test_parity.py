@@ -57,6 +57,19 @@ def test_cover_of_other_rules(case, pool, truth):
     check(case, pool, truth)
 
 
+@pytest.mark.parametrize("optimizer", ["Lamb", "Muon"])
+@pytest.mark.parametrize(
+    ("stage", "dtype", "size", "device"),
+    [(0, "bf16", 2, "cpu"), (1, "fp32", 1, "none"), (2, "fp16", 2, "none"), (3, "fp32", 2, "cpu")],
+)
+def test_wide_rules_over_replicas(stage, dtype, size, device, optimizer, pool, truth):
+    """Rules that need more than an element: shards over `size` ranks of four, states on the host."""
+    case = Case(stage, "mlp", dtype, ranks=4, clip=True, optimizer=optimizer)
+    zero = {"offload_optimizer": {"device": device}}
+    settings = {"hybrid_shard_size": size}
+    parity.check(case, pool.run(parity.train, case, zero, settings, ranks=4), truth)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("case", [c for c in PRODUCT if c not in COVER], ids=str)
 def test_full_product(case, pool, truth):
