@@ -162,7 +162,9 @@ def rank_torch_muon(stage, dtype):
     return weights
 
 
-@pytest.mark.parametrize(("stage", "dtype", "ranks"), [(0, "fp32", 2), (1, "bf16", 3), (3, "fp32", 4)])
+@pytest.mark.parametrize(
+    ("stage", "dtype", "ranks"), [(0, "fp32", 2), (1, "bf16", 3), (3, "fp32", 4)]
+)
 def test_torch_muon_has_the_same_bits(stage, dtype, ranks, pool, reference):
     """The same operations on the same whole matrices in bf16, and elementwise ones on pieces."""
     plain = reference.run(plain_torch_muon)[0]

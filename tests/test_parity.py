@@ -22,7 +22,9 @@ PRODUCT = [Case(*values) for values in product(*FACTORS.values())]
 # Rules that the whole product leaves out.
 OTHER_RULES = [
     Case(**row)
-    for row in pairwise({**FACTORS, "model": ["mlp", "llama"], "optimizer": ["Lion", "Lamb", "Muon"]})
+    for row in pairwise(
+        {**FACTORS, "model": ["mlp", "llama"], "optimizer": ["Lion", "Lamb", "Muon"]}
+    )
 ]
 OTHER_MODELS = [
     "bert",
@@ -63,7 +65,7 @@ def test_cover_of_other_rules(case, pool, truth):
     [(0, "bf16", 2, "cpu"), (1, "fp32", 1, "none"), (2, "fp16", 2, "none"), (3, "fp32", 2, "cpu")],
 )
 def test_wide_rules_over_replicas(stage, dtype, size, device, optimizer, pool, truth):
-    """Rules that need more than an element: shards over `size` ranks of four, states on the host."""
+    """Rules that need more than an element; shards over `size` ranks, states on the host."""
     case = Case(stage, "mlp", dtype, ranks=4, clip=True, optimizer=optimizer)
     zero = {"offload_optimizer": {"device": device}}
     settings = {"hybrid_shard_size": size}

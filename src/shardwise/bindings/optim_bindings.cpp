@@ -31,7 +31,8 @@ void register_rules(py::module_& module) {
         const optim::ConfiguredRule rule = optim::configured_rule(config.config().optimizer);
         return py::make_tuple(rule.rule, rule.values, rule.matrix_values);
       },
-      "The rule that the configuration names, the hyperparameters of its groups, and those of groups "
+      "The rule that the configuration names, the hyperparameters of its groups, and those of "
+      "groups "
       "that Muon moves (empty for other rules).");
   module.def("muon_takes", &optim::muon_takes, py::arg("name"), py::arg("dimensions"),
              "Whether Muon moves a parameter of this name as a matrix.");

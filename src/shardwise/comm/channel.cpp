@@ -169,8 +169,8 @@ WorkPtr Channel::all_to_all(const std::vector<at::Tensor>& out, const std::vecto
   SW_CHECK_EQ(static_cast<int>(in.size()), size(), "all_to_all for ", who);
   SW_CHECK_EQ(out.size(), in.size(), "all_to_all for ", who);
   const auto itemsize = static_cast<std::int64_t>(in[0].itemsize());
-  const CollectiveEvent event{
-      Collective::kAllToAll, who, elements, elements * itemsize, rank(), size()};
+  const CollectiveEvent event{Collective::kAllToAll, who,    elements,
+                              elements * itemsize,   rank(), size()};
   return run(event, 1.0 / size(), [&] { return transport_->all_to_all(out, in); });
 }
 

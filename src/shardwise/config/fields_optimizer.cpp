@@ -118,11 +118,11 @@ void add_optimizer_fields(FieldList& list) {
   Shape types = one_of(known_optimizer_types(), "").or_null();
   types.any_case = true;
   types.described = "\"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\", \"Lamb\" or \"Muon\"";
-  list.acts(
-      "optimizer.type", types,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, Muon; in Python also Adadelta, Adamax, ASGD, NAdam, RAdam, "
-      "RMSprop, Rprop.",
-      SW_MEMBER(optimizer.type));
+  list.acts("optimizer.type", types,
+            "Adam, AdamW, SGD, Lion, Adagrad, Lamb, Muon; in Python also Adadelta, Adamax, ASGD, "
+            "NAdam, RAdam, "
+            "RMSprop, Rprop.",
+            SW_MEMBER(optimizer.type));
   list.no_effect("optimizer.legacy_fusion", boolean(false),
                  "Fuse the fp16 weights of 1-bit optimizers in an older way.",
                  "it belongs to the 1-bit optimizers");

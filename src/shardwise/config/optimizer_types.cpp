@@ -136,9 +136,9 @@ std::vector<OptimizerSetting> optimizer_settings(std::string_view type) {
     const bool listed = std::any_of(settings.begin(), settings.end(),
                                     [&](const auto& setting) { return setting.name == name; });
     const bool torch_only = std::string_view(name) == "capturable";
-    const bool refused =
-        (torch_only && !is_torch_optimizer(type)) ||
-        (std::string_view(name) == "maximize" && (type == "Lion" || type == "Lamb" || type == "Muon"));
+    const bool refused = (torch_only && !is_torch_optimizer(type)) ||
+                         (std::string_view(name) == "maximize" &&
+                          (type == "Lion" || type == "Lamb" || type == "Muon"));
     if (!listed && !refused) {
       settings.push_back({name, {}});
     }

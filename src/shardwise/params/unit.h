@@ -79,13 +79,14 @@ class ShardHandle {
   Tier tier_ = Tier::kDevice;
 };
 
-// Parameters of one dtype, trainability and kind of update. Copyable only by reference: parameters point into it.
+// Parameters of one dtype, trainability and kind of update. Copyable only by reference: parameters
+// point into it.
 struct Segment {
   std::string name;  // "model.layers.3 (bfloat16)"
   int id = -1;       // index among all segments of the engine
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
-  bool sharded = false;  // parameters are released between uses
+  bool sharded = false;         // parameters are released between uses
   bool whole_matrices = false;  // see ParameterSpec::whole_matrix; has other states than the rest
   const char* shard_axis = kShardAxis;
   const char* reduce_axis = kShardAxis;

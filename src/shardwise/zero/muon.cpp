@@ -85,8 +85,7 @@ double step_size(const MuonMatrix& matrix) {
 // This rank's part of u; moves the momentum.
 at::Tensor direction(const MuonMatrix& matrix, float multiplier) {
   const double beta = matrix.group.momentum;
-  const at::Tensor gradient =
-      at::empty_like(matrix.master).copy_(matrix.gradient).mul_(multiplier);
+  const at::Tensor gradient = at::empty_like(matrix.master).copy_(matrix.gradient).mul_(multiplier);
   matrix.momentum.lerp_(gradient, 1.0 - beta);
   return matrix.group.nesterov ? gradient.lerp_(matrix.momentum, beta) : matrix.momentum;
 }
@@ -99,8 +98,8 @@ void apply(const MuonMatrix& matrix, const at::Tensor& part) {
 // A whole parameter, flat in the order of its storage, before and after.
 at::Tensor orthogonalised_flat(const at::Tensor& flat, const MuonMatrix& matrix) {
   const params::Parameter& parameter = matrix.address.parameter();
-  const at::Tensor result = orthogonalised(flat.as_strided(parameter.sizes, parameter.strides),
-                                           matrix.group);
+  const at::Tensor result =
+      orthogonalised(flat.as_strided(parameter.sizes, parameter.strides), matrix.group);
   const at::Tensor out = at::empty_like(flat, result.options());
   out.as_strided(parameter.sizes, parameter.strides).copy_(result);
   return out;
@@ -239,7 +238,8 @@ class Exchange {
       });
       const at::Tensor result = orthogonalised_flat(whole, matrix);
       for_parts(matrix, [&](int rank, const Range& part) {
-        done[rank].narrow(0, at[rank], part.size())
+        done[rank]
+            .narrow(0, at[rank], part.size())
             .copy_(result.narrow(0, part.begin, part.size()));
         at[rank] += part.size();
       });
