@@ -102,29 +102,27 @@ class ThreadTransport : public Transport {
   std::string name() const override { return "threads"; }
 
   WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    point_->meet(rank_, {Collective::kAllGather, in, nullptr},
-                 [&](const std::vector<Offer>& offers) {
-                   for (int r = 0; r < size_; ++r) {
-                     const at::Tensor part = out.narrow(0, r * in.numel(), in.numel());
-                     if (part.data_ptr() != offers[r].tensor.data_ptr()) {
-                       part.copy_(offers[r].tensor);
-                     }
-                   }
-                 });
+    point_->meet(rank_, {Collective::kAllGather, in}, [&](const std::vector<Offer>& offers) {
+      for (int r = 0; r < size_; ++r) {
+        const at::Tensor part = out.narrow(0, r * in.numel(), in.numel());
+        if (part.data_ptr() != offers[r].tensor.data_ptr()) {
+          part.copy_(offers[r].tensor);
+        }
+      }
+    });
     return std::make_unique<DoneWork>();
   }
 
   WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                          const Reduction& reduction) override {
     at::Tensor sum = reduction.accumulate ? out : at::empty_like(out);
-    point_->meet(rank_, {Collective::kReduceScatter, in, nullptr},
-                 [&](const std::vector<Offer>& offers) {
-                   std::vector<at::Tensor> parts;
-                   for (const Offer& offer : offers) {
-                     parts.push_back(offer.tensor.narrow(0, rank_ * out.numel(), out.numel()));
-                   }
-                   sum_in_rank_order(sum, at::cat(parts), size_, reduction);
-                 });
+    point_->meet(rank_, {Collective::kReduceScatter, in}, [&](const std::vector<Offer>& offers) {
+      std::vector<at::Tensor> parts;
+      for (const Offer& offer : offers) {
+        parts.push_back(offer.tensor.narrow(0, rank_ * out.numel(), out.numel()));
+      }
+      sum_in_rank_order(sum, at::cat(parts), size_, reduction);
+    });
     if (!reduction.accumulate) {
       out.copy_(sum);
     }
@@ -133,25 +131,23 @@ class ThreadTransport : public Transport {
 
   WorkPtr all_reduce(const at::Tensor& tensor, double scale) override {
     at::Tensor sum = at::empty_like(tensor);
-    point_->meet(rank_, {Collective::kAllReduce, tensor, nullptr},
-                 [&](const std::vector<Offer>& offers) {
-                   std::vector<at::Tensor> all;
-                   for (const Offer& offer : offers) {
-                     all.push_back(offer.tensor);
-                   }
-                   sum_in_rank_order(sum, at::cat(all), size_, {.scale = scale});
-                 });
+    point_->meet(rank_, {Collective::kAllReduce, tensor}, [&](const std::vector<Offer>& offers) {
+      std::vector<at::Tensor> all;
+      for (const Offer& offer : offers) {
+        all.push_back(offer.tensor);
+      }
+      sum_in_rank_order(sum, at::cat(all), size_, {.scale = scale});
+    });
     tensor.copy_(sum);
     return std::make_unique<DoneWork>();
   }
 
   WorkPtr broadcast(const at::Tensor& tensor, int root) override {
-    point_->meet(rank_, {Collective::kBroadcast, tensor, nullptr},
-                 [&](const std::vector<Offer>& offers) {
-                   if (rank_ != root) {
-                     tensor.copy_(offers[root].tensor);
-                   }
-                 });
+    point_->meet(rank_, {Collective::kBroadcast, tensor}, [&](const std::vector<Offer>& offers) {
+      if (rank_ != root) {
+        tensor.copy_(offers[root].tensor);
+      }
+    });
     return std::make_unique<DoneWork>();
   }
 

@@ -256,19 +256,16 @@ void ShardedOptimizer::check_unchanged() const {
 }
 
 void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
+  if (moves_matrices()) {
+    run_muon(boundary);
+  }
   if (options_.rule.name == optim::kOutsideRule) {
     run_outside(boundary);
   } else if (options_.rule.name == optim::kLambRule) {
     run_lamb(boundary);
   } else if (options_.offload) {
-    if (moves_matrices()) {
-      run_muon(boundary);
-    }
     run_on_host(boundary);
   } else {
-    if (moves_matrices()) {
-      run_muon(boundary);
-    }
     Table& table = has_update_table() ? update_ : own_;
     refresh(table);
     rule_->run(place, table.view, boundary.decision(), boundary.active(), boundary.steps());
@@ -277,22 +274,19 @@ void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
 }
 
 // Copies of the masters in the training dtype become the parameters.
-void ShardedOptimizer::write_parameters() {
+void ShardedOptimizer::write_parameters(bool matrices) {
   for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable && has_own_master(*segment)) {
-      write_parameters(*segment);
+    if (!segment->trainable || segment->whole_matrices != matrices || !has_own_master(*segment)) {
+      continue;
     }
+    const Shard& shard = shards_[segment->id];
+    const at::Tensor& rounded = shard.parameter_on_host.data();
+    if (rounded.defined()) {
+      rounded.copy_(shard.master.data());
+    }
+    shard.parameter.data().copy_(rounded.defined() ? rounded : shard.master.data(),
+                                 /*non_blocking=*/true);
   }
-}
-
-void ShardedOptimizer::write_parameters(const Segment& segment) {
-  const Shard& shard = shards_[segment.id];
-  const at::Tensor& rounded = shard.parameter_on_host.data();
-  if (rounded.defined()) {
-    rounded.copy_(shard.master.data());
-  }
-  shard.parameter.data().copy_(rounded.defined() ? rounded : shard.master.data(),
-                               /*non_blocking=*/true);
 }
 
 void ShardedOptimizer::run_outside(Boundary& boundary) {
@@ -359,11 +353,7 @@ void ShardedOptimizer::run_muon(Boundary& boundary) {
   }
   muon_update(matrices, multiplier_of(boundary, own_.device),
               options_.plan.shard_optimizer ? options_.channel : nullptr, own_.device);
-  for (const Segment* segment : registry_.segments()) {
-    if (segment->whole_matrices && has_own_master(*segment)) {
-      write_parameters(*segment);
-    }
-  }
+  write_parameters(/*matrices=*/true);
 }
 
 void ShardedOptimizer::run_on_host(Boundary& boundary) {
@@ -373,7 +363,8 @@ void ShardedOptimizer::run_on_host(Boundary& boundary) {
   // Waiting for the copies below also ends those of the last step from the buffers on the host.
   bool on_gpu = false;
   for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable && !shards_[segment->id].parameter.data().is_cpu()) {
+    if (segment->trainable && !segment->whole_matrices &&
+        !shards_[segment->id].parameter.data().is_cpu()) {
       Shard& shard = shards_[segment->id];
       const at::Tensor gradient = this->gradient(*segment);
       const at::Tensor& held = shard.gradient_on_host.data();

@@ -111,8 +111,7 @@ class ShardedOptimizer {
   void run_lamb(Boundary& boundary);
   void run_muon(Boundary& boundary);
   void run_on_host(Boundary& boundary);
-  void write_parameters();
-  void write_parameters(const params::Segment& segment);
+  void write_parameters(bool matrices = false);
   void note_update();
 
   const params::Registry& registry_;
