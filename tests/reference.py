@@ -7,6 +7,7 @@ model, sums the gradients in fp32, steps torch.optim on fp32 masters and copies 
 import sys
 
 import models
+import rules
 import torch
 
 STEPS = 5
@@ -16,6 +17,11 @@ OPTIMIZERS = {
     # With a tiny eps AdamW amplifies the noise of gradients that are zero in theory.
     "AdamW": (torch.optim.AdamW, {"lr": 3e-3, "eps": 1e-4, "weight_decay": 0.01}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "eps": 1e-3, "weight_decay": 0.01}),
+    # Steps that are small beside the weights: where a direction is near 0 and its sign turns, the
+    # gradients that follow hardly notice.
+    "Lion": (rules.Lion, {"lr": 1e-5, "weight_decay": 0.01}),
+    "Lamb": (rules.Lamb, {"lr": 3e-3, "eps": 1e-4, "weight_decay": 0.01}),
+    "Muon": (rules.Muon, {"lr": 2e-3, "eps": 1e-4, "weight_decay": 0.01}),
     "RMSprop": (torch.optim.RMSprop, {"lr": 1e-3, "eps": 1e-3, "momentum": 0.5}),
 }
 MAX_NORM = 0.05  # well below every model's gradient norm, so that clipping acts
@@ -58,6 +64,8 @@ def train(
     module = models.build(model).to(device, kind)
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
     masters = {n: p.detach().float().clone().requires_grad_() for n, p in trained.items()}
+    for name, master in masters.items():
+        master.use_muon = rules.is_matrix(name, master)
     make, options = OPTIMIZERS[optimizer]
     update = make(masters.values(), **options)
     scaler = DynamicScale(power) if power is not None else None
@@ -78,6 +86,7 @@ def train(
             apply(update, trained, masters, grads, float(norm), clip)
     record["gradients"] = {n: g.cpu() for n, g in grads.items()}
     record["weights"] = {n: p.detach().float().cpu() for n, p in module.named_parameters()}
+    record["closest"] = {n: update.state[m].get("closest") for n, m in masters.items()}
     assert "shardwise" not in sys.modules
     return record
 

@@ -56,10 +56,27 @@ class Lion(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
-                direction = (beta1 * m + (1 - beta1) * p.grad).sign()
-                p.mul_(1 - lr * group["weight_decay"]).sub_(lr * direction)
+                state = self.state[p]
+                m = state.setdefault("exp_avg", torch.zeros_like(p))
+                direction = beta1 * m + (1 - beta1) * p.grad
+                self._note_closest(state, direction, p.grad, group["betas"])
+                p.mul_(1 - lr * group["weight_decay"]).sub_(lr * direction.sign())
                 m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+    @staticmethod
+    def _note_closest(state, direction, grad, betas):
+        """How near to 0, where its sign turns, each element of a direction has come.
+
+        Measured against what the largest gradients so far can add up to, so that gradients which
+        are off by a share of their largest element move no direction further than that share.
+        """
+        beta1, beta2 = betas
+        largest = float(grad.abs().max())
+        scale = beta1 * state.get("scale", 0.0) + (1 - beta1) * largest
+        state["scale"] = beta2 * state.get("scale", 0.0) + (1 - beta2) * largest
+        near = direction.abs() / max(scale, 1e-30)
+        near[direction == 0] = 1.0  # nobody's gradient; it stays where it is
+        state["closest"] = torch.minimum(state.get("closest", near), near)
 
 
 class Lamb(torch.optim.Optimizer):
@@ -100,3 +117,50 @@ class Lamb(torch.optim.Optimizer):
                     ratio = max(ratio, group["min_coeff"])
                 size = group["lr"] * (1 - beta2**t) ** 0.5 / (1 - beta1**t)
                 p.sub_(size * ratio * update)
+
+
+def orthogonalised(update, steps=5):
+    """Jordan et al. 2024: the quintic Newton-Schulz iteration, in the dtype of ``update``."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = update.flatten(1) if update.dim() == 4 else update
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return (x.mT if tall else x).reshape(update.shape)
+
+
+class Muon(torch.optim.Optimizer):
+    """DeepSpeed's Muon: parameters with ``use_muon`` as matrices, the others by AdamW."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0, momentum=0.95):
+        params = list(params)
+        groups = [[p for p in params if p.use_muon], [p for p in params if not p.use_muon]]
+        super().__init__([{"params": groups[0]}], {"lr": lr, "weight_decay": weight_decay})
+        self.momentum = momentum
+        self.rest = torch.optim.AdamW(
+            groups[1] or [torch.zeros(0)], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay
+        )
+
+    @torch.no_grad()
+    def step(self):
+        self.rest.step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                m = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                m.mul_(self.momentum).add_(p.grad, alpha=1 - self.momentum)
+                update = (1 - self.momentum) * p.grad + self.momentum * m
+                size = group["lr"] * max(1.0, p.shape[-2] / p.shape[-1]) ** 0.5
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(size * orthogonalised(update))
+
+
+def is_matrix(name: str, parameter: torch.Tensor) -> bool:
+    """Whether Muon takes it: embeddings and heads of the models in use, by name."""
+    return parameter.dim() >= 2 and not any(
+        part in name for part in ("wte", "wpe", "embed", "lm_head")
+    )

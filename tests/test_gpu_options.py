@@ -27,10 +27,10 @@ def test_states_in_host_memory(stage, dtype, gpu_pool, truth):  # noqa: F811
 
 
 @one_gpu
-@pytest.mark.parametrize("optimizer", ["Adagrad", "RMSprop"])
+@pytest.mark.parametrize("optimizer", ["Adagrad", "RMSprop", "Muon"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_other_optimizers(stage, optimizer, gpu_pool, truth):  # noqa: F811
-    """One of the kernels' and one that runs torch's own step on pieces."""
+    """One of the kernels', one that runs torch's own step on pieces, one for whole matrices."""
     case = Case(stage, "mlp", "bf16", 4, min(DEVICES, 2), True, optimizer)
     check(case, gpu_pool, truth)
 

@@ -19,6 +19,13 @@ FACTORS = {
 }
 COVER = [Case(**row) for row in pairwise(FACTORS)]
 PRODUCT = [Case(*values) for values in product(*FACTORS.values())]
+# Rules that the whole product leaves out.
+OTHER_RULES = [
+    Case(**row)
+    for row in pairwise(
+        {**FACTORS, "model": ["mlp", "llama"], "optimizer": ["Lion", "Lamb", "Muon"]}
+    )
+]
 OTHER_MODELS = [
     "bert",
     "cnn",
@@ -45,6 +52,24 @@ def check(case, pool, truth):
 @pytest.mark.parametrize("case", COVER, ids=str)
 def test_pairwise_cover(case, pool, truth):
     check(case, pool, truth)
+
+
+@pytest.mark.parametrize("case", OTHER_RULES, ids=str)
+def test_cover_of_other_rules(case, pool, truth):
+    check(case, pool, truth)
+
+
+@pytest.mark.parametrize("optimizer", ["Lamb", "Muon"])
+@pytest.mark.parametrize(
+    ("stage", "dtype", "size", "device"),
+    [(0, "bf16", 2, "cpu"), (1, "fp32", 1, "none"), (2, "fp16", 2, "none"), (3, "fp32", 2, "cpu")],
+)
+def test_wide_rules_over_replicas(stage, dtype, size, device, optimizer, pool, truth):
+    """Rules that need more than an element; shards over `size` ranks, states on the host."""
+    case = Case(stage, "mlp", dtype, ranks=4, clip=True, optimizer=optimizer)
+    zero = {"offload_optimizer": {"device": device}}
+    settings = {"hybrid_shard_size": size}
+    parity.check(case, pool.run(parity.train, case, zero, settings, ranks=4), truth)
 
 
 @pytest.mark.full

@@ -18,7 +18,11 @@ FACTORS = {
     "clip": [False, True],
     "optimizer": ["SGD", "AdamW"],
 }
-COVER = [Case(**row) for row in pairwise(FACTORS)]
+MUON = [
+    Case(1, "gpt2", "fp32", ranks=3, optimizer="Muon"),
+    Case(3, "llama", "bf16", accumulation=4, ranks=2, clip=True, optimizer="Muon"),
+]
+COVER = [Case(**row) for row in pairwise(FACTORS)] + MUON
 
 
 @pytest.fixture(scope="module")

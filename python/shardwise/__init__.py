@@ -24,6 +24,7 @@ from shardwise._C import (  # noqa: E402
 from shardwise.arguments import add_config_arguments  # noqa: E402
 from shardwise.engine import Engine  # noqa: E402
 from shardwise.initialization import initialize  # noqa: E402
+from shardwise.muon import set_optimizer_flags  # noqa: E402
 from shardwise.process_groups import init_distributed  # noqa: E402
 from shardwise.token_data import Corpus, Tokenizer, TokenLoader, open_corpus  # noqa: E402
 from shardwise.unavailable import PACKAGE, missing  # noqa: E402
@@ -53,6 +54,7 @@ __all__ = [
     "open_corpus",
     "profiling",
     "runtime",
+    "set_optimizer_flags",
     "utils",
     "zero",
 ]

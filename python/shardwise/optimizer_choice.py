@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardwise import _C
+from shardwise import _C, muon
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer
 from shardwise.torch_rules import ShardedTorchOptimizer, check_runs_on_shards, constant_states
@@ -34,7 +34,7 @@ def make_optimizer(
     if optimizer is None:
         if not config.optimizer_type:
             return None
-        made = _from_config(config, groups)
+        made = _from_config(config, groups, model)
         _check_belongs_to(made, model)
         return made
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -67,7 +67,7 @@ def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
     return [parameter for parameter in chosen if parameter.requires_grad]
 
 
-def _from_config(config: _C.Config, groups: list[Any]) -> ShardedOptimizer:
+def _from_config(config: _C.Config, groups: list[Any], model: nn.Module) -> ShardedOptimizer:
     if not groups:
         raise _C.UsageError(
             "the optimizer got no parameters: model_parameters is empty, or all are frozen. Leave "
@@ -75,7 +75,9 @@ def _from_config(config: _C.Config, groups: list[Any]) -> ShardedOptimizer:
         )
     if config.optimizer_needs_torch:
         return ShardedTorchOptimizer(_torch_object(config, groups))
-    rule, values = _C.configured_rule(config)
+    if config.optimizer_type == "Muon":
+        return muon.from_config(config, groups, model)
+    rule, values, _ = _C.configured_rule(config)
     if "beta1" in values:
         values["betas"] = (values.pop("beta1"), values.pop("beta2"))
     for flag in FLAGS & values.keys():
@@ -104,6 +106,9 @@ def _from_torch(
     optimizer: torch.optim.Optimizer, model: nn.Module, config: _C.Config
 ) -> ShardedOptimizer:
     _check_belongs_to(optimizer, model)
+    if type(optimizer) is torch.optim.Muon:
+        constant_states(optimizer)
+        return muon.from_torch(optimizer)
     check_runs_on_shards(optimizer, lambda path: json.loads(config.value_json(path)))
     rule = RULES.get(type(optimizer))
     needs_torch = any(group.get(f) for group in optimizer.param_groups for f in TORCH_FLAGS)

@@ -40,6 +40,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._core = weakref.ref(core)
         self._index = index
 
+    def takes_whole(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether the rule moves this parameter as one matrix, not element by element."""
+        return False
+
     def full_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
         """A whole state of one parameter; None if there is none of this name. Collective."""
         return core.tensors.full(number, name)
@@ -118,30 +122,31 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _values(self, index: int) -> dict[str, float]:
         """Hyperparameters of one group as the core wants them."""
         group = self.param_groups[index]
-
-        def number(key: str, position: int | None = None) -> float:
-            if key not in group:
-                raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")
-            try:
-                value = float(group[key] if position is None else group[key][position])
-            except (TypeError, ValueError, IndexError):
-                value = math.nan
-            if not math.isfinite(value):
-                wanted = "a finite number" if position is None else "two finite numbers"
-                raise _C.UsageError(
-                    f"param_groups[{index}][{key!r}] is {group[key]!r}: set {wanted}"
-                )
-            return value
-
         values = {}
         for key in _C.rule_values(self.rule):
             if key in ("beta1", "beta2"):
-                values[key] = number("betas", int(key[-1]) - 1)
+                values[key] = number_of(group, index, "betas", int(key[-1]) - 1)
             elif key in OPTIONAL and key not in group:
                 values[key] = float(OPTIONAL[key])
             else:
-                values[key] = number(key)
+                values[key] = number_of(group, index, key)
         return values
+
+
+def number_of(
+    group: dict[str, Any], index: int, key: str, position: int | None = None
+) -> float:
+    """A hyperparameter of ``param_groups[index]``; UsageError where there is no finite number."""
+    if key not in group:
+        raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")
+    try:
+        value = float(group[key] if position is None else group[key][position])
+    except (TypeError, ValueError, IndexError):
+        value = math.nan
+    if not math.isfinite(value):
+        wanted = "a finite number" if position is None else "two finite numbers"
+        raise _C.UsageError(f"param_groups[{index}][{key!r}] is {group[key]!r}: set {wanted}")
+    return value
 
 
 def group_of_parameters(optimizer: ShardedOptimizer | None) -> dict[int, int]:

@@ -148,7 +148,9 @@ class Wiring:
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
             # Built inside zero.Init, and not given other values (parameter.data = ...) since.
             early = parameter._shardwise_early if is_cut(parameter) else None
-            return (name, aliases, parameter, dtype, group_of.get(id(parameter), -1), early)
+            whole = optimizer is not None and optimizer.takes_whole(parameter)
+            group = group_of.get(id(parameter), -1)
+            return (name, aliases, parameter, dtype, group, early, whole)
 
         return [
             (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)

@@ -24,6 +24,7 @@ BUS_FACTORS = {
     "all_gather_into_tensor": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "reduce_scatter_tensor": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
     "all_to_all_single": lambda n: (n - 1) / n,
 }
 

@@ -45,7 +45,8 @@ c10::intrusive_ptr<c10d::Store> meet_ranks(double timeout_seconds) {
   });
 }
 
-// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group, source)], [used units]).
+// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group, source,
+// whole matrix)], [used units]).
 params::UnitSpec unit_spec(const py::tuple& unit) {
   params::UnitSpec spec;
   spec.name = unit[0].cast<std::string>();
@@ -56,7 +57,8 @@ params::UnitSpec unit_spec(const py::tuple& unit) {
                                .tensor = parameter[2].cast<at::Tensor>(),
                                .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
                                .group = parameter[4].cast<int>(),
-                               .source = parameter[5].cast<std::shared_ptr<zero::EarlyShard>>()});
+                               .source = parameter[5].cast<std::shared_ptr<zero::EarlyShard>>(),
+                               .whole_matrix = parameter[6].cast<bool>()});
   }
   spec.uses = unit[2].cast<std::vector<int>>();
   return spec;

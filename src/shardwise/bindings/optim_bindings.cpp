@@ -4,6 +4,7 @@
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/config/config.h"
 #include "shardwise/optim/configured_rule.h"
+#include "shardwise/optim/muon_rule.h"
 #include "shardwise/optim/schedule.h"
 
 namespace py = pybind11;
@@ -28,9 +29,14 @@ void register_rules(py::module_& module) {
       "configured_rule",
       [](const config::Resolved& config) {
         const optim::ConfiguredRule rule = optim::configured_rule(config.config().optimizer);
-        return py::make_tuple(rule.rule, rule.values);
+        return py::make_tuple(rule.rule, rule.values, rule.matrix_values);
       },
-      "The rule that the configuration names, and the hyperparameters of its groups.");
+      "The rule that the configuration names, the hyperparameters of its groups, and those of "
+      "groups "
+      "that Muon moves (empty for other rules).");
+  module.def("muon_takes", &optim::muon_takes, py::arg("name"), py::arg("dimensions"),
+             "Whether Muon moves a parameter of this name as a matrix.");
+  module.attr("MUON_RULE") = optim::kMuonRule;
 }
 
 void register_schedules(py::module_& module) {

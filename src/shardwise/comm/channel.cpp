@@ -107,17 +107,24 @@ WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::stri
   const CollectiveEvent event{collective,      who,
                               payload.numel(), static_cast<std::int64_t>(payload.nbytes()),
                               rank(),          size()};
+  return run(event, 1.0, launch);
+}
+
+template <typename Launch>
+WorkPtr Channel::run(const CollectiveEvent& event, double share, Launch&& launch) {
   for (const auto& hook : live_hooks()) {
     if (hook->before_launch) {
       hook->before_launch(event);
     }
   }
-  const double factor = (collective == Collective::kAllReduce ? 2.0 : 1.0) * (size() - 1) / size();
-  Traffic& traffic = traffic_[static_cast<int>(collective)];
+  const double payload_bytes = share * static_cast<double>(event.bytes);
+  const double factor =
+      (event.collective == Collective::kAllReduce ? 2.0 : 1.0) * (size() - 1) / size();
+  Traffic& traffic = traffic_[static_cast<int>(event.collective)];
   traffic.calls += 1;
-  traffic.elements += factor * static_cast<double>(event.elements);
-  traffic.bytes += factor * static_cast<double>(event.bytes);
-  traffic.payload_bytes += static_cast<double>(event.bytes);
+  traffic.elements += factor * share * static_cast<double>(event.elements);
+  traffic.bytes += factor * payload_bytes;
+  traffic.payload_bytes += payload_bytes;
   WorkPtr work;
   double seconds = 0;
   {
@@ -129,7 +136,7 @@ WorkPtr Channel::run(Collective collective, const at::Tensor& payload, std::stri
   }
   if (auto span = work->span()) {
     count_spans();
-    spans_.emplace_back(collective, std::move(span));
+    spans_.emplace_back(event.collective, std::move(span));
   } else {
     traffic.seconds += seconds;
   }
@@ -156,6 +163,16 @@ WorkPtr Channel::all_reduce(const at::Tensor& tensor, double scale, std::string_
 WorkPtr Channel::broadcast(const at::Tensor& tensor, int root, std::string_view who) {
   return run(Collective::kBroadcast, tensor, who,
              [&] { return transport_->broadcast(tensor, root); });
+}
+
+WorkPtr Channel::all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in,
+                            std::int64_t elements, std::string_view who) {
+  SW_CHECK_EQ(static_cast<int>(in.size()), size(), "all_to_all for ", who);
+  SW_CHECK_EQ(out.size(), in.size(), "all_to_all for ", who);
+  const auto itemsize = static_cast<std::int64_t>(in[0].itemsize());
+  const CollectiveEvent event{Collective::kAllToAll, who,    elements,
+                              elements * itemsize,   rank(), size()};
+  return run(event, 1.0 / size(), [&] { return transport_->all_to_all(out, in); });
 }
 
 HookHandle Channel::add_hook(CollectiveHook hook) {

@@ -42,6 +42,9 @@ class Channel {
                          std::string_view who);
   WorkPtr all_reduce(const at::Tensor& tensor, double scale, std::string_view who);
   WorkPtr broadcast(const at::Tensor& tensor, int root, std::string_view who);
+  // See Transport::all_to_all. `elements`: of all ranks together; every rank says the same.
+  WorkPtr all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in,
+                     std::int64_t elements, std::string_view who);
   std::int64_t scratch_bytes() const { return transport_->scratch_bytes(); }
   // Whether a collective of this channel has thrown.
   bool failed() const { return failed_; }
@@ -66,6 +69,9 @@ class Channel {
   template <typename Launch>
   WorkPtr run(Collective collective, const at::Tensor& payload, std::string_view who,
               Launch&& launch);
+  // `share`: the part of the event's payload that counts for this rank.
+  template <typename Launch>
+  WorkPtr run(const CollectiveEvent& event, double share, Launch&& launch);
   std::vector<std::shared_ptr<CollectiveHook>> live_hooks();
   void count_spans();
 

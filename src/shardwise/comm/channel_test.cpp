@@ -45,6 +45,18 @@ void check_collectives(Channel& channel) {
   const at::Tensor value = at::full({4}, static_cast<float>(rank));
   channel.broadcast(value, n - 1, "test")->wait();
   EXPECT_TRUE(at::equal(value, at::full({4}, n - 1.0F)));
+  // Rank r has r·s elements of value 10·r + s for rank s: sizes differ, and some are 0.
+  std::vector<at::Tensor> out, in;
+  std::int64_t elements = 0;
+  for (int r = 0; r < n; ++r) {
+    in.push_back(at::full({rank * r}, 10.0F * rank + r));
+    out.push_back(at::zeros({rank * r}));
+    elements += r * n * (n - 1) / 2;
+  }
+  channel.all_to_all(out, in, elements, "test")->wait();
+  for (int r = 0; r < n; ++r) {
+    EXPECT_TRUE(at::equal(out[r], at::full({rank * r}, 10.0F * r + rank)));
+  }
 }
 
 TEST(ChannelTest, CollectivesOverThreads) {
@@ -105,6 +117,11 @@ TEST(ChannelTest, CountersFollowTheRingConvention) {
     EXPECT_DOUBLE_EQ(channel.traffic(Collective::kAllGather).bytes, 24.0);
     channel.all_reduce(at::zeros({8}), 1.0, "test")->wait();
     EXPECT_DOUBLE_EQ(channel.traffic(Collective::kAllReduce).elements, 12.0);
+    // Each rank has 4 elements of the 16, one of them for itself.
+    const std::vector<at::Tensor> parts(4, at::zeros({1}));
+    channel.all_to_all({4, at::zeros({1})}, parts, 16, "test")->wait();
+    EXPECT_DOUBLE_EQ(channel.traffic(Collective::kAllToAll).elements, 3.0);
+    EXPECT_DOUBLE_EQ(channel.traffic(Collective::kAllToAll).bytes, 12.0);
     channel.reset_traffic();
     EXPECT_EQ(channel.traffic(Collective::kAllReduce).calls, 0);
   });

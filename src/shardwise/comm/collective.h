@@ -8,15 +8,15 @@
 
 namespace shardwise::comm {
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
-inline constexpr int kCollectiveCount = 4;
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
+inline constexpr int kCollectiveCount = 5;
 
 const char* collective_name(Collective collective);  // "all_gather", ...
 
 // Logical traffic since the last reset. `bytes` counts payload × (N−1)/N per rank and collective,
-// an all-reduce twice (ring algorithm), a broadcast once; `elements` likewise. `seconds` is the
-// time on the device where that is measured (Channel::measure), else the host's in launches and
-// waits.
+// an all-reduce twice (ring algorithm), a broadcast once, an all-to-all a rank's mean share of what
+// all ranks hold; `elements` likewise. `seconds` is the time on the device where that is measured
+// (Channel::measure), else the host's in launches and waits.
 struct Traffic {
   std::int64_t calls = 0;
   double elements = 0;

@@ -262,6 +262,20 @@ class CpuTransport : public Transport {
     return std::make_unique<GatherWork>(std::move(exchange));
   }
 
+  WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                     const std::vector<at::Tensor>& in) override {
+    auto exchange = make_exchange();
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == this->rank()) {
+        out[rank].copy_(in[rank]);
+      } else {
+        exchange->send_to(rank, as_bytes(in[rank]));
+        exchange->receive_from(rank, as_bytes(out[rank]));
+      }
+    }
+    return std::make_unique<GatherWork>(std::move(exchange));
+  }
+
   std::int64_t scratch_bytes() const override { return scratch_.allocated_bytes(); }
 
  private:

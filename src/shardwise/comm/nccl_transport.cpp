@@ -115,6 +115,18 @@ class NcclTransport : public Transport {
     });
   }
 
+  WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                     const std::vector<at::Tensor>& in) override {
+    return on_stream([&] {
+      c10d::AllToAllOptions options;
+      options.asyncOp = false;
+      options.timeout = timeout_;
+      std::vector<at::Tensor> outputs = out;
+      std::vector<at::Tensor> inputs = in;
+      backend_->alltoall(outputs, inputs, options);
+    });
+  }
+
   std::int64_t scratch_bytes() const override {
     return scratch_.defined() ? static_cast<std::int64_t>(scratch_.nbytes()) : 0;
   }

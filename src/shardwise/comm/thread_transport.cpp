@@ -20,6 +20,7 @@ namespace {
 struct Offer {
   Collective collective = Collective::kBroadcast;
   at::Tensor tensor;
+  const std::vector<at::Tensor>* parts = nullptr;  // of an all-to-all, one a rank
 };
 
 // Meeting point of all ranks: everybody brings an offer, everybody sees all offers, everybody
@@ -145,6 +146,17 @@ class ThreadTransport : public Transport {
     point_->meet(rank_, {Collective::kBroadcast, tensor}, [&](const std::vector<Offer>& offers) {
       if (rank_ != root) {
         tensor.copy_(offers[root].tensor);
+      }
+    });
+    return std::make_unique<DoneWork>();
+  }
+
+  WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                     const std::vector<at::Tensor>& in) override {
+    const Offer offer{Collective::kAllToAll, at::empty({0}), &in};
+    point_->meet(rank_, offer, [&](const std::vector<Offer>& offers) {
+      for (int r = 0; r < size_; ++r) {
+        out[r].copy_((*offers[r].parts)[rank_]);
       }
     });
     return std::make_unique<DoneWork>();

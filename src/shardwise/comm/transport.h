@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "shardwise/comm/collective.h"
 #include "shardwise/device/stream.h"
@@ -57,6 +58,10 @@ class Transport {
   // tensor [any n] = scale × Σ ranks, in place. Same arithmetic as reduce_scatter.
   virtual WorkPtr all_reduce(const at::Tensor& tensor, double scale) = 0;
   virtual WorkPtr broadcast(const at::Tensor& tensor, int root) = 0;
+  // out[r] = what rank r has in its in[this rank]. One tensor a rank on both sides, all of one
+  // dtype, of any sizes that agree with the other ranks'.
+  virtual WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                             const std::vector<at::Tensor>& in) = 0;
   // Bytes of the transport's own buffers (copies received before they are summed).
   virtual std::int64_t scratch_bytes() const { return 0; }
 };

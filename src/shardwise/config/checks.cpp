@@ -190,6 +190,17 @@ void check_adamw(Draft& draft) {
   }
 }
 
+// One rate for both halves of the optimizer, or one for each, or DeepSpeed's own.
+void check_muon(Draft& draft) {
+  for (const auto& [name, standard] : {std::pair{"muon_lr", 0.02}, std::pair{"adam_lr", 3e-4}}) {
+    if (draft.value(params_key(name)).is_null() || !draft.given(params_key(name))) {
+      const bool shared = draft.given(params_key("lr"));
+      draft.derive(params_key(name), shared ? draft.value(params_key("lr")) : Value::of(standard),
+                   shared ? "derived from lr" : "default of Muon");
+    }
+  }
+}
+
 void check_optimizer(Draft& draft) {
   if (!draft.sound({"optimizer.type"})) {
     return;
@@ -211,6 +222,8 @@ void check_optimizer(Draft& draft) {
     check_sgd(draft);
   } else if (type.text == "AdamW") {
     check_adamw(draft);
+  } else if (type.text == "Muon") {
+    check_muon(draft);
   }
 }
 

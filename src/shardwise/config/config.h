@@ -88,6 +88,9 @@ struct OptimizerParams {
   double max_coeff = 10;                 // Lamb
   double min_coeff = 0.01;               // Lamb
   bool eps_inside_sqrt = false;          // Lamb
+  double muon_lr = 0.02;                 // Muon: of matrices
+  double adam_lr = 3e-4;                 // Muon: of all else
+  std::string ns_method = "gram";        // Muon: gram, standard
 };
 
 struct OptimizerConfig {

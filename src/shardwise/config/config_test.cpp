@@ -489,6 +489,19 @@ TEST(Config, EachOptimizerHasItsOwnDefaults) {
   EXPECT_EQ(given.config().optimizer.params.eps, 1e-10);
   EXPECT_EQ(load_with(R"("optimizer": {"type": "RMSprop"})").value_json("optimizer.params.alpha"),
             "0.99");
+  const auto muon = [](const std::string& params) {
+    return load_text(R"({"train_batch_size": 8, "optimizer": {"type": "muon", "params": {)" +
+                         params + "}}}",
+                     {})
+        .config()
+        .optimizer.params;
+  };
+  EXPECT_EQ(muon("").muon_lr, 0.02);
+  EXPECT_EQ(muon("").adam_lr, 3e-4);
+  EXPECT_EQ(muon("").momentum, 0.95);
+  EXPECT_EQ(muon(R"("lr": 0.5)").muon_lr, 0.5);
+  EXPECT_EQ(muon(R"("lr": 0.5, "muon_lr": null)").adam_lr, 0.5);
+  EXPECT_EQ(muon(R"("lr": 0.5, "adam_lr": 0.25)").adam_lr, 0.25);
   EXPECT_TRUE(contains(error_with(R"("optimizer": {"type": "Lion", "params": {"eps": 1}})"),
                        "optimizer.params.eps is not a setting of Lion"));
 }

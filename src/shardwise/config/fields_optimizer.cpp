@@ -40,7 +40,7 @@ void add_acting_params(FieldList& list) {
             "Adam: decouple weight decay from the gradient, as AdamW always does.",
             SW_MEMBER(optimizer.params.adam_w_mode))
       .derived();
-  list.acts(p + "momentum", number(0).min(0), "Momentum of SGD (and Muon).",
+  list.acts(p + "momentum", number(0).min(0), "Momentum of SGD and Muon.",
             SW_MEMBER(optimizer.params.momentum));
   list.acts(p + "dampening", number(0), "Dampening of the momentum of SGD.",
             SW_MEMBER(optimizer.params.dampening));
@@ -57,6 +57,16 @@ void add_acting_params(FieldList& list) {
             SW_MEMBER(optimizer.params.min_coeff));
   list.acts(p + "eps_inside_sqrt", boolean(false), "Lamb: add eps before the root.",
             SW_MEMBER(optimizer.params.eps_inside_sqrt));
+  list.acts(p + "muon_lr", number(0.02).min(0).or_null(),
+            "Muon: learning rate of matrices; null: lr, or 0.02.",
+            SW_MEMBER(optimizer.params.muon_lr))
+      .derived();
+  list.acts(p + "adam_lr", number(3e-4).min(0).or_null(),
+            "Muon: learning rate of all else; null: lr, or 3e-4.",
+            SW_MEMBER(optimizer.params.adam_lr))
+      .derived();
+  list.acts(p + "ns_method", one_of({"gram", "standard"}, "gram"),
+            "Muon: form of the Newton-Schulz iteration.", SW_MEMBER(optimizer.params.ns_method));
   list.acts(p + "amsgrad", boolean(false), "Use the largest second moment seen so far.",
             SW_MEMBER(optimizer.params.amsgrad));
   list.acts(p + "maximize", boolean(false), "torch: go up the gradient.",
@@ -107,12 +117,12 @@ void add_optimizer_fields(FieldList& list) {
   list.section("optimizer", "The optimizer, unless one is passed to initialize().");
   Shape types = one_of(known_optimizer_types(), "").or_null();
   types.any_case = true;
-  types.described = "\"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\" or \"Lamb\"";
-  list.acts(
-      "optimizer.type", types,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb; in Python also Adadelta, Adamax, ASGD, NAdam, RAdam, "
-      "RMSprop, Rprop.",
-      SW_MEMBER(optimizer.type));
+  types.described = "\"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\", \"Lamb\" or \"Muon\"";
+  list.acts("optimizer.type", types,
+            "Adam, AdamW, SGD, Lion, Adagrad, Lamb, Muon; in Python also Adadelta, Adamax, ASGD, "
+            "NAdam, RAdam, "
+            "RMSprop, Rprop.",
+            SW_MEMBER(optimizer.type));
   list.no_effect("optimizer.legacy_fusion", boolean(false),
                  "Fuse the fp16 weights of 1-bit optimizers in an older way.",
                  "it belongs to the 1-bit optimizers");
@@ -122,10 +132,7 @@ void add_optimizer_fields(FieldList& list) {
   add_other_params(list);
   list.parts(
       "optimizer.type", kPrefix,
-      {{"muon_lr", number(1e-3).or_null().min(0), "Muon: learning rate of matrices."},
-       {"adam_lr", number(1e-3).or_null().min(0), "Muon: learning rate of all else."},
-       {"ns_method", text("gram"), "Muon: form of the Newton-Schulz iteration."},
-       {"freeze_step", integer(100000).min(0), "1-bit: steps before compression starts."},
+      {{"freeze_step", integer(100000).min(0), "1-bit: steps before compression starts."},
        {"cuda_aware", boolean(false), "1-bit: MPI can read device memory."},
        {"comm_backend_name", text("nccl"), "1-bit: communication library."},
        {"var_freeze_step", integer(100000).min(0), "0/1 Adam: steps that update the variance."},

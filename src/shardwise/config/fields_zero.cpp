@@ -94,7 +94,7 @@ void add_model_flags(FieldList& list) {
   list.no_effect(zero("enable_sanity_checks"), boolean(false), "Extra checks of each step.",
                  "the checks of each step are always on");
   list.no_effect(zero("save_muon_momentum_buffer_in_memory"), boolean(false),
-                 "Where Muon keeps its momentum.", "this version has no Muon");
+                 "Where Muon keeps its momentum.", "it lies beside the master weights, as a shard");
   list.no_effect(zero("grad_hooks"), boolean(true), "In old documentation only.",
                  "gradients are always reduced from hooks");
   list.unavailable(zero("load_from_fp32_weights"), boolean(true),

@@ -41,6 +41,15 @@ const std::map<std::string, Settings, std::less<>>& core_types() {
           {"eps_inside_sqrt", {}},
           {"max_coeff", {}},
           {"min_coeff", {}}}},
+        {"Muon",
+         {{"lr", {}},
+          {"momentum", Value::of(0.95)},
+          {"weight_decay", {}},
+          {"muon_lr", {}},
+          {"adam_lr", {}},
+          {"betas", pair_of(0.9, 0.95)},
+          {"eps", Value::of(1e-10)},
+          {"ns_method", {}}}},
         {"Lion",
          {{"lr", Value::of(1e-4)},
           {"betas", pair_of(0.9, 0.99)},
@@ -127,9 +136,9 @@ std::vector<OptimizerSetting> optimizer_settings(std::string_view type) {
     const bool listed = std::any_of(settings.begin(), settings.end(),
                                     [&](const auto& setting) { return setting.name == name; });
     const bool torch_only = std::string_view(name) == "capturable";
-    const bool refused =
-        (torch_only && !is_torch_optimizer(type)) ||
-        (std::string_view(name) == "maximize" && (type == "Lion" || type == "Lamb"));
+    const bool refused = (torch_only && !is_torch_optimizer(type)) ||
+                         (std::string_view(name) == "maximize" &&
+                          (type == "Lion" || type == "Lamb" || type == "Muon"));
     if (!listed && !refused) {
       settings.push_back({name, {}});
     }

@@ -17,6 +17,22 @@ GroupValues adam_values(const config::OptimizerConfig& optimizer) {
           {"bias_correction", params.bias_correction}};
 }
 
+GroupValues matrix_values(const config::OptimizerParams& params) {
+  const MuonGroup standard;
+  return {{"use_muon", 1},
+          {"lr", params.muon_lr},
+          {"weight_decay", params.weight_decay},
+          {"momentum", params.momentum},
+          {"nesterov", standard.nesterov},
+          {"ns_steps", standard.ns_steps},
+          {"ns_a", standard.ns_coefficients[0]},
+          {"ns_b", standard.ns_coefficients[1]},
+          {"ns_c", standard.ns_coefficients[2]},
+          {"eps", standard.eps},
+          {"match_rms_adamw", standard.match_rms_adamw},
+          {"gram", params.ns_method == "gram"}};
+}
+
 }  // namespace
 
 bool needs_torch(const config::OptimizerConfig& optimizer) {
@@ -32,7 +48,8 @@ ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer) {
   SW_USER_CHECK(
       UsageError, !needs_torch(optimizer), "optimizer.type \"", optimizer.type,
       "\" with these settings is carried out by torch's own class, which needs the Python "
-      "package; write \"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\" or \"Lamb\", without "
+      "package; write \"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\", \"Lamb\" or \"Muon\", "
+      "without "
       "amsgrad and maximize");
   if (optimizer.type == "SGD") {
     return {.rule = {.name = "sgd", .with_momentum = params.momentum != 0},
@@ -56,6 +73,16 @@ ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer) {
     values["min_coeff"] = params.min_coeff;
     values["eps_inside_sqrt"] = params.eps_inside_sqrt;
     return {.rule = {.name = kLambRule}, .values = values};
+  }
+  if (optimizer.type == "Muon") {
+    return {.rule = {.name = kMuonRule},
+            .values = {{"use_muon", 0},
+                       {"lr", params.adam_lr},
+                       {"beta1", params.betas[0]},
+                       {"beta2", params.betas[1]},
+                       {"eps", params.eps},
+                       {"weight_decay", params.weight_decay}},
+            .matrix_values = matrix_values(params)};
   }
   if (optimizer.type == "Adagrad") {
     return {.rule = {.name = "adagrad", .initial_state = params.initial_accumulator_value},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/optim/muon_rule.h"
 
 namespace shardwise::optim {
 namespace {
@@ -194,11 +195,14 @@ std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options) {
   if (options.name == kLambRule) {
     return make_lamb();
   }
+  if (options.name == kMuonRule) {
+    return make_muon();
+  }
   if (options.name == kOutsideRule) {
     return std::make_unique<OutsideRule>();
   }
   SW_USER_CHECK(UsageError, options.name == "sgd", "no update rule '", options.name,
-                "'; there are adam, sgd, lion, adagrad and lamb");
+                "'; there are adam, sgd, lion, adagrad, lamb and muon");
   return std::make_unique<SgdRule>(options.with_momentum);
 }
 

@@ -1,6 +1,7 @@
 // Elementwise update rules over shards: which states they keep, which hyperparameters they read.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,7 +16,8 @@ using GroupValues = std::map<std::string, double>;
 
 // Which rule, and what is settled when its states are made.
 struct RuleOptions {
-  std::string name;  // "adam" (and AdamW), "sgd", "lion", "adagrad", kLambRule, kOutsideRule
+  std::string name;  // "adam" (and AdamW), "sgd", "lion", "adagrad", kLambRule, kMuonRule,
+                     // kOutsideRule
   bool with_momentum = false;  // sgd: keep a momentum buffer
   double initial_state = 0;    // what every element of the states starts from
 };
@@ -39,6 +41,24 @@ struct LambGroup {
   bool eps_inside_sqrt = false;
 };
 
+// Muon, which moves whole matrices (zero/muon.h) and everything else by AdamW; see muon_rule.h.
+inline constexpr const char* kMuonRule = "muon";
+
+// One parameter group of matrices under Muon.
+struct MuonGroup {
+  bool use_muon = true;  // false: no matrices, AdamW moves the group
+  double lr = 0.02;
+  double weight_decay = 0.0;
+  double momentum = 0.95;
+  bool nesterov = true;
+  int ns_steps = 5;
+  // Of the quintic Newton-Schulz iteration X := aX + (bA + cA²)X with A = XXᵀ.
+  std::array<double, 3> ns_coefficients = {3.4445, -4.7750, 2.0315};
+  double eps = 1e-7;
+  bool match_rms_adamw = false;
+  bool gram = true;  // iterate on the Gram matrix
+};
+
 // An algorithm that updates each element from its own gradient, weight and states (fp32). The
 // hyperparameters are set anew before every step, so schedules need nothing special.
 class UpdateRule {
@@ -46,6 +66,8 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   // "exp_avg", "exp_avg_sq", "momentum_buffer", "sum": torch's names; at most two.
   virtual std::vector<std::string> state_names() const = 0;
+  // Of segments of whole matrices (params::Segment::whole_matrices).
+  virtual std::vector<std::string> matrix_state_names() const { return state_names(); }
   // What it reads of each group.
   virtual std::vector<std::string> value_names() const = 0;
   // Throws UsageError for a missing hyperparameter, naming group and key.
@@ -56,6 +78,8 @@ class UpdateRule {
                    const std::int32_t* step) const = 0;
   // Of kLambRule, as set last.
   virtual std::vector<LambGroup> lamb_groups() const { return {}; }
+  // Of kMuonRule, as set last.
+  virtual std::vector<MuonGroup> muon_groups() const { return {}; }
 };
 
 // Throws UsageError for an unknown name.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -69,8 +70,10 @@ void check_no_partial_aliases(const std::vector<UnitSpec>& specs) {
   }
 }
 
-std::string segment_name(const UnitSpec& spec, at::ScalarType dtype, bool trainable) {
-  return concat(spec.name, " (", c10::toString(dtype), trainable ? "" : ", frozen", ")");
+std::string segment_name(const UnitSpec& spec, const ParameterSpec& first, bool trainable,
+                         bool matrices) {
+  return concat(spec.name, " (", c10::toString(first.dtype), trainable ? "" : ", frozen",
+                matrices ? ", matrices" : "", ")");
 }
 
 }  // namespace
@@ -145,18 +148,20 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
   unit->id = static_cast<int>(units_.size());
   unit->name = spec.name;
   unit->uses = spec.uses;
-  std::map<std::pair<at::ScalarType, bool>, Segment*> by_kind;
+  std::map<std::tuple<at::ScalarType, bool, bool>, Segment*> by_kind;
   std::map<Segment*, std::vector<ValueSource*>> sources;
   for (ParameterSpec& parameter : spec.parameters) {
     const bool trainable = parameter.tensor.requires_grad();
-    Segment*& segment = by_kind[{parameter.dtype, trainable}];
+    const bool matrices = trainable && parameter.whole_matrix;
+    Segment*& segment = by_kind[{parameter.dtype, trainable, matrices}];
     if (segment == nullptr) {
       unit->segments.push_back(std::make_unique<Segment>());
       segment = unit->segments.back().get();
-      segment->name = segment_name(spec, parameter.dtype, trainable);
+      segment->name = segment_name(spec, parameter, trainable, matrices);
       segment->id = static_cast<int>(segments_.size());
       segment->dtype = parameter.dtype;
       segment->trainable = trainable;
+      segment->whole_matrices = matrices;
       segments_.push_back(segment);
     }
     const int slot = static_cast<int>(segment->parameters.size());

@@ -1,6 +1,6 @@
 // Units: the parameters that are gathered, reduced and updated together, normally one transformer
-// block. A unit has one segment for each combination of dtype and trainability among its
-// parameters.
+// block. A unit has one segment for each combination of dtype, trainability and kind of update
+// among its parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,6 +35,7 @@ struct ParameterSpec {
   at::ScalarType dtype;              // dtype to train in
   int group = 0;                     // index of the optimizer's parameter group; -1: in none
   std::shared_ptr<ValueSource> source = nullptr;  // null: the values lie in `tensor`
+  bool whole_matrix = false;  // the optimizer's rule needs it in one piece (Muon)
 };
 
 // What a front end says about one unit. `uses` lists units whose parameters this unit reads too
@@ -78,13 +79,15 @@ class ShardHandle {
   Tier tier_ = Tier::kDevice;
 };
 
-// Parameters of one dtype and trainability. Copyable only by reference: parameters point into it.
+// Parameters of one dtype, trainability and kind of update. Copyable only by reference: parameters
+// point into it.
 struct Segment {
   std::string name;  // "model.layers.3 (bfloat16)"
   int id = -1;       // index among all segments of the engine
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
-  bool sharded = false;  // parameters are released between uses
+  bool sharded = false;         // parameters are released between uses
+  bool whole_matrices = false;  // see ParameterSpec::whole_matrix; has other states than the rest
   const char* shard_axis = kShardAxis;
   const char* reduce_axis = kShardAxis;
   SegmentLayout layout;

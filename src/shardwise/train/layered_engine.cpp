@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/optim/muon_rule.h"
 #include "shardwise/precision/loss_scale.h"
 
 namespace shardwise::train {
@@ -14,6 +15,20 @@ namespace {
 // What all ranks must agree on.
 std::string settings_of(const config::Resolved& config, const models::Model& model) {
   return concat(config.to_json(/*with_origins=*/false), "\nmodel = ", model.config().document);
+}
+
+// Group 0 is for matrices where the rule treats them apart, and group 1 for the rest.
+std::vector<params::UnitSpec> grouped(std::vector<params::UnitSpec> units,
+                                      const optim::ConfiguredRule& rule) {
+  for (params::UnitSpec& unit : units) {
+    for (params::ParameterSpec& parameter : unit.parameters) {
+      if (!rule.matrix_values.empty()) {
+        parameter.whole_matrix = optim::muon_takes(parameter.name, parameter.tensor.dim());
+        parameter.group = parameter.whole_matrix ? 0 : 1;
+      }
+    }
+  }
+  return units;
 }
 
 }  // namespace
@@ -32,8 +47,9 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
                               .device = rank_.device,
                               .rule = rule_.rule,
                               .settings = settings_of(config, model_) + "\n" + settings};
-  core_ = std::make_unique<Engine>(options, rank_.channels,
-                                   model_.units(precision::dtype_of(config_.model_dtype())));
+  core_ = std::make_unique<Engine>(
+      options, rank_.channels,
+      grouped(model_.units(precision::dtype_of(config_.model_dtype())), rule_));
 }
 
 at::Tensor LayeredEngine::loss(const at::Tensor& tokens) {
@@ -88,9 +104,9 @@ bool LayeredEngine::flush_accumulation() {
 
 void LayeredEngine::update(std::int64_t partial_of) {
   dropping_the_window_on_failure([&] {
-    const optim::GroupValues values = scheduled_values();
-    core_->step({values}, partial_of);
-    last_lr_ = values.at("lr");
+    const std::vector<optim::GroupValues> groups = scheduled_values();
+    core_->step(groups, partial_of);
+    last_lr_ = groups.front().at("lr");
   });
   ++global_steps_;
   unsettled_ = true;
@@ -108,20 +124,30 @@ std::int64_t LayeredEngine::skipped_steps() {
   return skipped_steps_;
 }
 
-optim::GroupValues LayeredEngine::scheduled_values() {
+std::vector<optim::GroupValues> LayeredEngine::scheduled_values() {
   settle();
-  optim::GroupValues values = rule_.values;
+  std::vector<optim::GroupValues> groups{rule_.values};
+  if (!rule_.matrix_values.empty()) {
+    groups.insert(groups.begin(), rule_.matrix_values);
+  }
   if (schedule_) {
     const std::int64_t iteration =
         config_.scheduler.params.last_batch_iteration + global_steps_ - skipped_steps_;
-    const optim::ScheduleValues now = schedule_->values(iteration, {values.at("lr")});
-    values["lr"] = now.lr[0];
-    if (!now.momenta.empty() && values.count("beta1") > 0) {
-      values["beta1"] = now.momenta[0];
-      values["beta2"] = optim::kOneCycleSecondBeta;
+    std::vector<double> base_lr;
+    for (const optim::GroupValues& values : groups) {
+      base_lr.push_back(values.at("lr"));
+    }
+    const optim::ScheduleValues now = schedule_->values(iteration, base_lr);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      groups[i]["lr"] = now.lr[i];
+      // As with DeepSpeed, Muon's optimizer has no betas for a schedule to move.
+      if (groups.size() == 1 && !now.momenta.empty() && groups[i].count("beta1") > 0) {
+        groups[i]["beta1"] = now.momenta[i];
+        groups[i]["beta2"] = optim::kOneCycleSecondBeta;
+      }
     }
   }
-  return values;
+  return groups;
 }
 
 void LayeredEngine::sum_over_ranks(const at::Tensor& values) {

@@ -56,7 +56,7 @@ class LayeredEngine {
   // Collective.
   bool flush_accumulation();
 
-  // Learning rate of the last step; 0 before the first.
+  // Learning rate of the last step (with Muon of the matrices); 0 before the first.
   double last_lr() const { return last_lr_; }
   // What the last step decided (norm, loss scale, whether it was applied); waits for it on a GPU.
   // Null before the first.
@@ -80,7 +80,8 @@ class LayeredEngine {
  private:
   void update(std::int64_t partial_of = 0);
   void settle();
-  optim::GroupValues scheduled_values();
+  // Of each parameter group: one, or with Muon the matrices and then the rest.
+  std::vector<optim::GroupValues> scheduled_values();
   // Runs `work`; if it throws, the gradients of the present accumulation window are dropped.
   template <typename Work>
   void dropping_the_window_on_failure(const Work& work);

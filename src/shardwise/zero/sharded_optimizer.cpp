@@ -8,6 +8,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/zero/lamb.h"
+#include "shardwise/zero/muon.h"
 
 namespace shardwise::zero {
 namespace {
@@ -52,6 +53,11 @@ at::Tensor to_host(const T* items, std::int64_t count, at::Device device) {
   const auto bytes = count * static_cast<std::int64_t>(sizeof(T));
   return at::from_blob(const_cast<T*>(items), {bytes}, at::TensorOptions(at::kByte).device(device))
       .to(at::kCPU);
+}
+
+float multiplier_of(const Boundary& boundary, at::Device device) {
+  const at::Tensor decision = to_host(boundary.decision(), 1, device);
+  return static_cast<const kernels::StepDecision*>(decision.const_data_ptr())->gradient_multiplier;
 }
 
 // Pieces of at most kMaxChunk elements of everything that a segment has within `range`.
@@ -108,7 +114,7 @@ void ShardedOptimizer::make_shard(Segment& segment) {
   }
   const bool pinned = options_.offload && !shard.parameter.data().is_cpu();
   const auto like_master = shard.master.data().options().pinned_memory(pinned);
-  for (std::size_t i = 0; i < rule_->state_names().size(); ++i) {
+  for (std::size_t i = 0; i < state_names(segment).size(); ++i) {
     shard.states.emplace_back(
         at::full(shard.range.size(), options_.rule.initial_state, like_master),
         shard.master.tier());
@@ -147,7 +153,8 @@ ShardedOptimizer::Table ShardedOptimizer::make_table(bool for_norm) const {
   Table table;
   table.for_norm = for_norm;
   for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable) {
+    // Matrices of Muon count for the norm, and no kernel updates them.
+    if (segment->trainable && (for_norm || !segment->whole_matrices)) {
       if (for_norm || !options_.offload) {
         table.device = segment->shard.data().device();
       }
@@ -215,6 +222,17 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
                   " groups; put the group back");
   }
   rule_->set_groups(groups);
+  const std::vector<optim::MuonGroup> muon = rule_->muon_groups();
+  for (const params::ParameterAddress& address : registry_.parameters()) {
+    const params::Parameter& parameter = address.parameter();
+    SW_USER_CHECK(UsageError,
+                  !moves_matrices() || parameter.group < 0 ||
+                      muon[parameter.group].use_muon == address.segment->whole_matrices,
+                  "parameter ", parameter.name, " is in param_groups[", parameter.group,
+                  "], whose 'use_muon' is ", address.segment->whole_matrices ? "false" : "true",
+                  " while the engine was made with the opposite for it; set it back, or put the "
+                  "parameter into another group");
+  }
 }
 
 void ShardedOptimizer::assign_group(const std::vector<int>& parameters, int group) {
@@ -238,6 +256,9 @@ void ShardedOptimizer::check_unchanged() const {
 }
 
 void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
+  if (moves_matrices()) {
+    run_muon(boundary);
+  }
   if (options_.rule.name == optim::kOutsideRule) {
     run_outside(boundary);
   } else if (options_.rule.name == optim::kLambRule) {
@@ -253,9 +274,9 @@ void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
 }
 
 // Copies of the masters in the training dtype become the parameters.
-void ShardedOptimizer::write_parameters() {
+void ShardedOptimizer::write_parameters(bool matrices) {
   for (const Segment* segment : registry_.segments()) {
-    if (!segment->trainable || !has_own_master(*segment)) {
+    if (!segment->trainable || segment->whole_matrices != matrices || !has_own_master(*segment)) {
       continue;
     }
     const Shard& shard = shards_[segment->id];
@@ -305,6 +326,36 @@ void ShardedOptimizer::run_lamb(Boundary& boundary) {
   write_parameters();
 }
 
+// The matrices of Muon; a kernel moves the rest.
+void ShardedOptimizer::run_muon(Boundary& boundary) {
+  if (boundary.result()->applied == 0) {
+    return;
+  }
+  const at::Tensor active = to_host(boundary.active(), registry_.trainable_count(), own_.device);
+  const std::vector<optim::MuonGroup> groups = rule_->muon_groups();
+  std::vector<MuonMatrix> matrices;
+  for (const params::ParameterAddress& address : registry_.parameters()) {
+    const params::Parameter& parameter = address.parameter();
+    if (!address.segment->whole_matrices || parameter.group < 0 ||
+        active.const_data_ptr<std::uint8_t>()[parameter.trainable] == 0) {
+      continue;
+    }
+    const Shard& shard = shards_[address.segment->id];
+    const Range mine = params::intersect(parameter.place, shard.range);
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, mine.size() == 0 ? 0 : mine.begin - shard.range.begin, mine.size());
+    };
+    matrices.push_back({.address = address,
+                        .master = part(shard.master.data()),
+                        .momentum = part(shard.states[0].data()),
+                        .gradient = part(gradient(*address.segment)),
+                        .group = groups[parameter.group]});
+  }
+  muon_update(matrices, multiplier_of(boundary, own_.device),
+              options_.plan.shard_optimizer ? options_.channel : nullptr, own_.device);
+  write_parameters(/*matrices=*/true);
+}
+
 void ShardedOptimizer::run_on_host(Boundary& boundary) {
   if (boundary.result()->applied == 0) {
     return;
@@ -312,7 +363,8 @@ void ShardedOptimizer::run_on_host(Boundary& boundary) {
   // Waiting for the copies below also ends those of the last step from the buffers on the host.
   bool on_gpu = false;
   for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable && !shards_[segment->id].parameter.data().is_cpu()) {
+    if (segment->trainable && !segment->whole_matrices &&
+        !shards_[segment->id].parameter.data().is_cpu()) {
       Shard& shard = shards_[segment->id];
       const at::Tensor gradient = this->gradient(*segment);
       const at::Tensor& held = shard.gradient_on_host.data();
@@ -369,9 +421,7 @@ std::vector<MasterPiece> ShardedOptimizer::pieces() const {
 
 std::vector<at::Tensor> ShardedOptimizer::piece_gradients(const Boundary& boundary) const {
   const at::Tensor active = to_host(boundary.active(), registry_.trainable_count(), own_.device);
-  const float multiplier = static_cast<const kernels::StepDecision*>(
-                               to_host(boundary.decision(), 1, own_.device).data_ptr())
-                               ->gradient_multiplier;
+  const float multiplier = multiplier_of(boundary, own_.device);
   std::vector<at::Tensor> gradients;
   for (const MasterPiece& piece : pieces()) {
     const params::ParameterAddress& address = registry_.parameters()[piece.parameter];
@@ -425,8 +475,12 @@ bool ShardedOptimizer::has_own_master(const Segment& segment) const {
   return !shard.master.data().is_same(shard.parameter.data());
 }
 
+std::vector<std::string> ShardedOptimizer::state_names(const Segment& segment) const {
+  return segment.whole_matrices ? rule_->matrix_state_names() : rule_->state_names();
+}
+
 ShardHandle ShardedOptimizer::state(const Segment& segment, const std::string& name) const {
-  const auto names = rule_->state_names();
+  const auto names = state_names(segment);
   const auto at = std::find(names.begin(), names.end(), name);
   return at == names.end() ? ShardHandle() : shards_[segment.id].states[at - names.begin()];
 }
@@ -453,7 +507,7 @@ params::StateView ShardedOptimizer::state_view() const {
                       .data = data.narrow(0, mine.begin - shard.range.begin, mine.size())});
     };
     add("master", shard.master.data());
-    const auto names = rule_->state_names();
+    const auto names = state_names(*address.segment);
     for (std::size_t i = 0; i < names.size(); ++i) {
       add(names[i], shard.states[i].data());
     }

@@ -23,7 +23,7 @@ struct ShardedOptimizerOptions {
   int rank = 0;
   // Masters and states rest in host memory, where the CPU kernels update them.
   bool offload = false;
-  comm::Channel* channel = nullptr;  // for the norms of LAMB
+  comm::Channel* channel = nullptr;  // for the norms of LAMB and the matrices of Muon
 };
 
 // This rank's part of one parameter's master, fp32: flat, or at stage 0 the whole in its own shape.
@@ -99,14 +99,19 @@ class ShardedOptimizer {
   void make_tables();
   Table make_table(bool for_norm) const;
   void refresh(Table& table) const;
-  bool has_update_table() const { return options_.offload || !options_.plan.shard_optimizer; }
+  bool has_update_table() const {
+    return options_.offload || !options_.plan.shard_optimizer || moves_matrices();
+  }
+  bool moves_matrices() const { return options_.rule.name == optim::kMuonRule; }
+  std::vector<std::string> state_names(const params::Segment& segment) const;
   at::Tensor gradient(const params::Segment& segment) const;
   at::Tensor piece(const at::Tensor& flat, const params::ParameterAddress& address) const;
   std::vector<at::Tensor> piece_gradients(const Boundary& boundary) const;
   void run_outside(Boundary& boundary);
   void run_lamb(Boundary& boundary);
+  void run_muon(Boundary& boundary);
   void run_on_host(Boundary& boundary);
-  void write_parameters();
+  void write_parameters(bool matrices = false);
   void note_update();
 
   const params::Registry& registry_;
