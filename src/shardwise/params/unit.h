@@ -1,6 +1,6 @@
 // Units: the parameters that are gathered, reduced and updated together, normally one transformer
-// block. A unit has one segment for each combination of dtype and trainability among its
-// parameters.
+// block. A unit has one segment for each combination of dtype, trainability and dtype of
+// travel among its parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,13 @@ class ValueSource {
 
 // What a front end says about one parameter.
 struct ParameterSpec {
-  std::string name;                     // canonical, as state_dict() has it
-  std::vector<std::string> aliases;     // other names of the same tensor (tied weights)
-  at::Tensor tensor;                    // the leaf; its storage is taken over
-  at::ScalarType dtype;                 // dtype to train in
-  int group = 0;                        // index of the optimizer's parameter group; -1: in none
-  std::shared_ptr<ValueSource> source;  // null: the values lie in `tensor`
+  std::string name;                      // canonical, as state_dict() has it
+  std::vector<std::string> aliases;      // other names of the same tensor (tied weights)
+  at::Tensor tensor;                     // the leaf; its storage is taken over
+  at::ScalarType dtype;                  // dtype to train in
+  int group = 0;                         // index of the optimizer's parameter group; -1: in none
+  std::shared_ptr<ValueSource> source;   // null: the values lie in `tensor`
+  std::optional<at::ScalarType> travel;  // see Segment
 };
 
 // What a front end says about one unit. `uses` lists units whose parameters this unit reads too
@@ -78,21 +80,26 @@ class ShardHandle {
   Tier tier_ = Tier::kDevice;
 };
 
-// Parameters of one dtype and trainability. Copyable only by reference: parameters point into it.
+// Parameters of one dtype, trainability and dtype of travel. Copyable only by reference: parameters
+// point into it.
 struct Segment {
   std::string name;  // "model.layers.3 (bfloat16)"
   int id = -1;       // index among all segments of the engine
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
   bool sharded = false;  // parameters are released between uses
+  // dtype in which gathered parameters and reduced gradients travel; nothing: parameters as they
+  // are, gradients as the engine says.
+  std::optional<at::ScalarType> travel;
   const char* shard_axis = kShardAxis;
   const char* reduce_axis = kShardAxis;
   SegmentLayout layout;
   std::vector<Parameter> parameters;
   FlatStorage storage;
-  at::Tensor full;           // [layout.numel] in `dtype` while not sharded, else undefined
-  ShardHandle shard;         // this rank's slice in `dtype`; a view of `full` while not sharded
-  ShardHandle initial_fp32;  // the slice before it was rounded to `dtype`; undefined for fp32
+  at::Tensor full;    // [layout.numel] in `dtype` while not sharded, else undefined
+  ShardHandle shard;  // this rank's slice in `dtype`; a view of `full` while not sharded
+  ShardHandle
+      initial_fp32;  // the slice before it was rounded to `dtype`; undefined without fp32 master
 
   std::int64_t bytes() const;  // of all parameters with padding
 
