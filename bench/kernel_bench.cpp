@@ -85,7 +85,7 @@ void measure(Arrays& a, CpuLevel level, int thread_count) {
   std::vector<double> partials(a.chunks.size());
   // Adam: bf16 gradient read, three fp32 arrays read and written, bf16 parameter written.
   const double adam =
-      rate(28 * n, [&] { adam_update(place, a.table(), groups, &decision, nullptr, &step); });
+      rate(28 * n, [&] { update(place, a.table(), groups, &decision, nullptr, &step); });
   const double squares = rate(2 * n, [&] { sum_of_squares(place, a.table(), partials.data()); });
   // Four ranks in bf16 into a bf16 quarter: reads all, writes a quarter.
   const double sum = rate(2.5 * n, [&] {
@@ -100,7 +100,7 @@ void measure(Arrays& a, CpuLevel level, int thread_count) {
     convert(place, a.m.data(), DType::kFloat32, a.master.data(), DType::kFloat32, a.n, false);
   });
   std::printf(
-      "%-7s %d thread(s): adam_update %6.1f  sum_of_squares bf16 %6.1f  sum_ranked bf16 %6.1f"
+      "%-7s %d thread(s): Adam %6.1f  sum_of_squares bf16 %6.1f  sum_ranked bf16 %6.1f"
       "  fp32 %6.1f  copy %6.1f GB/s\n",
       cpu_level_name(level), thread_count, adam, squares, sum, sum_float, copy);
 }

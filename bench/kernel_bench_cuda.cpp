@@ -62,15 +62,20 @@ void report(const char* name, double bytes, const std::function<void()>& launch)
 }
 
 struct Shard {
-  explicit Shard(std::int64_t n, DType gradient_dtype, DType parameter_dtype) {
-    pointers.master = static_cast<float*>(device_memory(4 * n));
-    pointers.state[0] = static_cast<float*>(device_memory(4 * n));
-    pointers.state[1] = static_cast<float*>(device_memory(4 * n));
+  // `narrow`: the parameter is its own master, states are in its dtype too.
+  Shard(std::int64_t n, DType gradient_dtype, DType parameter_dtype, bool narrow = false) {
+    pointers.master = device_memory(4 * n);
+    pointers.state[0] = device_memory(4 * n);
+    pointers.state[1] = device_memory(4 * n);
     pointers.gradient = device_memory(4 * n);
     pointers.gradient_dtype = gradient_dtype;
     pointers.parameter_dtype = parameter_dtype;
     pointers.parameter =
-        parameter_dtype == DType::kFloat32 ? pointers.master : device_memory(2 * n);
+        parameter_dtype == DType::kFloat32 || narrow ? pointers.master : device_memory(2 * n);
+    if (narrow) {
+      pointers.master_dtype = parameter_dtype;
+      pointers.state_dtype = parameter_dtype;
+    }
     std::vector<Chunk> chunks;
     for (std::int64_t offset = 0; offset < n; offset += kMaxChunk) {
       const std::int64_t length = std::min<std::int64_t>(kMaxChunk, n - offset);
@@ -91,15 +96,20 @@ void measure_updates(const Place& place, std::int64_t n) {
   const auto count = static_cast<double>(n);
   Shard mixed(n, DType::kBFloat16, DType::kBFloat16);
   Shard single(n, DType::kFloat32, DType::kFloat32);
+  Shard narrow(n, DType::kBFloat16, DType::kBFloat16, true);
   auto* partials = static_cast<double*>(device_memory(8 * mixed.table.chunk_count));
-  report("adam_update, bf16 gradient, bf16 parameter", 28 * count, [&] {
-    adam_update(place, mixed.table, {AdamGroup{}}, device_decision, nullptr, device_step);
+  report("Adam, bf16 gradient, bf16 parameter", 28 * count, [&] {
+    update<AdamGroup>(place, mixed.table, {AdamGroup{}}, device_decision, nullptr, device_step);
   });
-  report("adam_update, fp32", 28 * count, [&] {
-    adam_update(place, single.table, {AdamGroup{}}, device_decision, nullptr, device_step);
+  report("Adam, fp32", 28 * count, [&] {
+    update<AdamGroup>(place, single.table, {AdamGroup{}}, device_decision, nullptr, device_step);
   });
-  report("sgd_update with momentum, bf16", 20 * count, [&] {
-    sgd_update(place, mixed.table, {SgdGroup{1e-3, 0.9}}, device_decision, nullptr, device_step);
+  report("Adam, all bf16", 14 * count, [&] {
+    update<AdamGroup>(place, narrow.table, {AdamGroup{}}, device_decision, nullptr, device_step);
+  });
+  report("SGD with momentum, bf16", 20 * count, [&] {
+    update<SgdGroup>(place, mixed.table, {SgdGroup{1e-3, 0.9}}, device_decision, nullptr,
+                     device_step);
   });
   report("sum_of_squares, bf16", 2 * count, [&] { sum_of_squares(place, mixed.table, partials); });
   report("sum_of_squares, fp32", 4 * count, [&] { sum_of_squares(place, single.table, partials); });

@@ -24,12 +24,13 @@ class Case:
     clip: bool = False
     optimizer: str = "AdamW"
     power: int = 8  # of the initial loss scale: small enough that no fp16 step overflows
+    masters: str = ""  # "16-bit", or "16-bit with states"; else fp32
 
     def __str__(self):
         clip = "clip" if self.clip else "noclip"
         return (
             f"z{self.stage}-{self.model}-{self.dtype}-gas{self.accumulation}"
-            f"-{self.ranks}p-{clip}-{self.optimizer}"
+            f"-{self.ranks}p-{clip}-{self.optimizer}{self.masters.replace(' ', '-')}"
         )
 
 
@@ -49,9 +50,17 @@ def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = Non
         **more,
     }
     if case.dtype == "bf16":
-        config["bf16"] = {"enabled": True}
+        config["bf16"] = {
+            "enabled": True,
+            "bf16_master_weights_and_grads": bool(case.masters),
+            "bf16_optimizer_states": case.masters == "16-bit with states",
+        }
     if case.dtype == "fp16":
-        config["fp16"] = {"enabled": True, "initial_scale_power": case.power}
+        config["fp16"] = {
+            "enabled": True,
+            "initial_scale_power": case.power,
+            "fp16_master_weights_and_grads": bool(case.masters),
+        }
     return config
 
 
@@ -124,7 +133,9 @@ class Truth:
             micro_batches = 1
         if dtype == "fp16":
             power, accumulation = case.power, case.accumulation
+        masters = "" if dtype == "fp32" else case.masters
         key = (case.model, dtype, case.optimizer, case.clip, micro_batches, accumulation, power)
+        key += (masters,)
         if key not in self.records:
             self.records[key] = self.process.run(reference.train, *key, device=self.device)[0]
         return self.records[key]

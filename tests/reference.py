@@ -56,6 +56,7 @@ def train(
     micro_batches=1,
     accumulation=1,
     power=None,
+    masters="",
     device="cpu",
     steps=STEPS,
 ):
@@ -63,11 +64,11 @@ def train(
     kind = DTYPES[dtype]
     module = models.build(model).to(device, kind)
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-    masters = {n: p.detach().float().clone().requires_grad_() for n, p in trained.items()}
-    for name, master in masters.items():
+    fp32 = {n: p.detach().float().clone().requires_grad_() for n, p in trained.items()}
+    for name, master in fp32.items():
         master.use_muon = rules.is_matrix(name, master)
     make, options = OPTIMIZERS[optimizer]
-    update = make(masters.values(), **options)
+    update = make(fp32.values(), **options)
     scaler = DynamicScale(power) if power is not None else None
     record = {"losses": [], "norms": [], "applied": []}
     for step in range(steps):
@@ -83,12 +84,23 @@ def train(
         if scaler:
             scaler.update(overflow)
         if not overflow:
-            apply(update, trained, masters, grads, float(norm), clip)
+            apply(update, trained, fp32, grads, float(norm), clip)
+            round_stored(update, masters, kind)
     record["gradients"] = {n: g.cpu() for n, g in grads.items()}
     record["weights"] = {n: p.detach().float().cpu() for n, p in module.named_parameters()}
-    record["closest"] = {n: update.state[m].get("closest") for n, m in masters.items()}
+    record["closest"] = {n: update.state[m].get("closest") for n, m in fp32.items()}
     assert "shardwise" not in sys.modules
     return record
+
+
+def round_stored(update, masters, kind):
+    """Masters "16-bit" or "16-bit with states" keep between steps what `kind` can hold."""
+    for group in update.param_groups:
+        for p in group["params"] if masters else ():
+            p.data.copy_(p.data.to(kind))
+            for value in update.state[p].values() if masters == "16-bit with states" else ():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    value.copy_(value.to(kind))
 
 
 def sum_gradients(module, trained, micros, factor):

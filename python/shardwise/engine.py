@@ -23,10 +23,9 @@ from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
 from shardwise.target_tokens import TargetTokens
+from shardwise.travel import DTYPES
 from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass

@@ -17,6 +17,7 @@ from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.ownership import is_cut
 from shardwise.process_groups import make_groups
+from shardwise.travel import DTYPES, travel_dtypes
 from shardwise.units import is_plain, split_into_units
 from shardwise.utils.leaf_modules import (
     get_z3_leaf_modules,
@@ -59,6 +60,7 @@ class Wiring:
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
         self._parts = parts
         self._stage = value_of("zero_optimization.stage")
+        self._buffer_dtype = value_of("data_types.buffer_dtype")
         self._groups: dict[str, dist.ProcessGroup] = {}
         self.whereabouts: Whereabouts | None = None
         self._hooks: list[Any] = []
@@ -66,6 +68,7 @@ class Wiring:
         self.unit_of: dict[int, int] = {}
         self._mark_leaf_modules(value_of)
         self.units = split_into_units(parts.module, value_of("shardwise.units"))
+        self._travel = travel_dtypes(parts.module, value_of)
         self._check_the_rest()
         with ExitStack() as undo:
             undo.callback(self._leave_groups)
@@ -148,9 +151,10 @@ class Wiring:
             dtype = "fp32" if fp32 else self._parts.config.model_dtype
             # Built inside zero.Init, and not given other values (parameter.data = ...) since.
             early = parameter._shardwise_early if is_cut(parameter) else None
-            whole = optimizer is not None and optimizer.takes_whole(parameter)
             group = group_of.get(id(parameter), -1)
-            return (name, aliases, parameter, dtype, group, early, whole)
+            travel = self._travel.get(id(parameter), "")
+            whole = optimizer is not None and optimizer.takes_whole(parameter)
+            return (name, aliases, parameter, dtype, group, early, travel, whole)
 
         return [
             (unit.name, [describe(*entry) for entry in unit.parameters], unit.uses)
@@ -189,10 +193,12 @@ class Wiring:
 
     @torch.no_grad()
     def _move_the_rest(self) -> None:
-        """Buffers become rank 0's; parameters that the engine does not manage are only moved."""
+        """Buffers become rank 0's, in the dtype that is asked for; parameters that the engine does
+        not manage are only moved."""
         module, device = self._parts.module, self._parts.device
         for name, buffer in module.named_buffers():
-            buffer.data = buffer.data.to(device)
+            cast = self._buffer_dtype is not None and buffer.is_floating_point()
+            buffer.data = buffer.data.to(device, DTYPES[self._buffer_dtype] if cast else None)
             self.core.broadcast(buffer.data, name)
         for parameter in module.parameters():
             if not is_plain(parameter):

@@ -20,10 +20,10 @@ from shardwise.monitor.memory import memory_in_use
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.times import LateScalar, Times
 from shardwise.profiling.flops_profiler.step_profile import StepProfile
+from shardwise.travel import DTYPES
 
 SAMPLES = "Train/Samples/"
 NOTHING = nullcontext()
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass

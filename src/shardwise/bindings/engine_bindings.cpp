@@ -45,20 +45,23 @@ c10::intrusive_ptr<c10d::Store> meet_ranks(double timeout_seconds) {
   });
 }
 
-// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group, source,
-// whole matrix)], [used units]).
+// A unit as Python says it: (name, [(name, aliases, tensor, dtype, group, source, dtype of travel
+// or "", whole matrix)], [used units]).
 params::UnitSpec unit_spec(const py::tuple& unit) {
   params::UnitSpec spec;
   spec.name = unit[0].cast<std::string>();
   for (const py::handle item : unit[1]) {
     const auto parameter = item.cast<py::tuple>();
-    spec.parameters.push_back({.name = parameter[0].cast<std::string>(),
-                               .aliases = parameter[1].cast<std::vector<std::string>>(),
-                               .tensor = parameter[2].cast<at::Tensor>(),
-                               .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
-                               .group = parameter[4].cast<int>(),
-                               .source = parameter[5].cast<std::shared_ptr<zero::EarlyShard>>(),
-                               .whole_matrix = parameter[6].cast<bool>()});
+    const auto travel = parameter[6].cast<std::string>();
+    spec.parameters.push_back(
+        {.name = parameter[0].cast<std::string>(),
+         .aliases = parameter[1].cast<std::vector<std::string>>(),
+         .tensor = parameter[2].cast<at::Tensor>(),
+         .dtype = precision::dtype_of(parameter[3].cast<std::string>()),
+         .group = parameter[4].cast<int>(),
+         .source = parameter[5].cast<std::shared_ptr<zero::EarlyShard>>(),
+         .travel = travel.empty() ? std::nullopt : std::optional(precision::dtype_of(travel)),
+         .whole_matrix = parameter[7].cast<bool>()});
   }
   spec.uses = unit[2].cast<std::vector<int>>();
   return spec;

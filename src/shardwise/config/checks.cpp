@@ -14,6 +14,9 @@ namespace {
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kSteps = "gradient_accumulation_steps";
+constexpr const char* kFp16Masters = "fp16.fp16_master_weights_and_grads";
+constexpr const char* kBf16Masters = "bf16.bf16_master_weights_and_grads";
+constexpr const char* kBf16States = "bf16.bf16_optimizer_states";
 
 void check_batch(Draft& draft) {
   if (!draft.sound({kTrain, kMicro, kSteps})) {
@@ -67,7 +70,7 @@ void check_loss_scale(Draft& draft) {
 }
 
 void check_dtypes(Draft& draft) {
-  if (!draft.sound({"fp16.enabled", "bf16.enabled", kSteps})) {
+  if (!draft.sound({"fp16.enabled", "bf16.enabled", kSteps, kFp16Masters, kBf16Masters})) {
     return;
   }
   const bool fp16 = draft.is_true("fp16.enabled");
@@ -79,10 +82,13 @@ void check_dtypes(Draft& draft) {
   const std::string model = fp16 ? "fp16" : bf16 ? "bf16" : "fp32";
   const Value& sum = draft.value("data_types.grad_accum_dtype");
   if (sum.is_null()) {
-    const std::string from =
-        model == "fp32" ? "the training dtype" : concat("the training dtype and ", kSteps);
+    const bool narrow =
+        (fp16 && draft.is_true(kFp16Masters)) || (bf16 && draft.is_true(kBf16Masters));
+    const std::string from = model == "fp32" ? "the training dtype"
+                             : narrow        ? std::string(fp16 ? kFp16Masters : kBf16Masters)
+                                             : concat("the training dtype and ", kSteps);
     draft.derive("data_types.grad_accum_dtype",
-                 Value::of(default_sum_dtype(model, draft.value(kSteps).integer)),
+                 Value::of(default_sum_dtype(model, draft.value(kSteps).integer, narrow)),
                  "derived from " + from);
   } else if (sum.text != "fp32" && sum.text != model) {
     const std::string also = model == "fp32" ? "" : concat(" or \"", model, "\"");
@@ -94,6 +100,23 @@ void check_dtypes(Draft& draft) {
     draft.problem(concat("data_types.param_dtype: \"", parameters.text,
                          "\" does not equal the training dtype ", model, "; write \"", model,
                          "\" or remove the key"));
+  }
+}
+
+void check_masters(Draft& draft) {
+  if (!draft.sound({kFp16Masters, kBf16Masters, kBf16States, "fp16.enabled", "bf16.enabled"})) {
+    return;
+  }
+  for (const auto& [key, mode] :
+       {std::pair{kFp16Masters, "fp16.enabled"}, std::pair{kBf16Masters, "bf16.enabled"},
+        std::pair{kBf16States, "bf16.enabled"}}) {
+    if (draft.is_true(key) && !draft.is_true(mode)) {
+      draft.note(concat(key, " has no effect: ", mode, " is false"));
+    }
+  }
+  if (draft.is_true("bf16.enabled") && draft.is_true(kBf16States) && !draft.is_true(kBf16Masters)) {
+    draft.problem(
+        concat(kBf16States, ": true needs bf16 masters; set ", kBf16Masters, " to true too"));
   }
 }
 
@@ -357,6 +380,7 @@ void check_and_derive(Draft& draft) {
   check_ranks(draft);
   check_loss_scale(draft);
   check_dtypes(draft);
+  check_masters(draft);
   check_autocast(draft);
   check_non_finite(draft);
   check_optimizer(draft);
@@ -386,8 +410,9 @@ std::vector<std::string> python_problems(const std::map<const Field*, Entry>& en
   return problems;
 }
 
-std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps) {
-  return accumulation_steps > 1 ? "fp32" : model_dtype;
+std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps,
+                              bool sixteen_bit_masters) {
+  return accumulation_steps > 1 && !sixteen_bit_masters ? "fp32" : model_dtype;
 }
 
 }  // namespace shardwise::config

@@ -138,7 +138,8 @@ Resolved with_batch(const Resolved::State& old, const char* changed, const char*
   Entry& sum = entry("data_types.grad_accum_dtype");
   if (!sum.given) {
     sum.value =
-        Value::of(default_sum_dtype(old.config.model_dtype(), batch.gradient_accumulation_steps));
+        Value::of(default_sum_dtype(old.config.model_dtype(), batch.gradient_accumulation_steps,
+                                    old.config.sixteen_bit_masters()));
   }
   state->config = make_config(state->entries);
   return Resolved(std::move(state));

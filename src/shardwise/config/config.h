@@ -53,11 +53,14 @@ struct Fp16Config {
   int hysteresis = 2;
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1;
+  bool master_weights_and_grads = false;  // masters and gradients in fp16
 };
 
 struct Bf16Config {
   bool enabled = false;
   bool check_grad_overflow = true;  // false makes shardwise.non_finite "apply" unless that is given
+  bool master_weights_and_grads = false;  // masters and gradients in bf16
+  bool optimizer_states = false;          // states of the update rule in bf16 too
 };
 
 struct DataTypesConfig {
@@ -170,6 +173,13 @@ struct Config {
   bool scales_loss() const {
     return fp16.enabled || (autocast.enabled && autocast.dtype == "fp16");
   }
+  // Whether 16-bit parameters are their own masters.
+  bool sixteen_bit_masters() const {
+    return (fp16.enabled && fp16.master_weights_and_grads) ||
+           (bf16.enabled && bf16.master_weights_and_grads);
+  }
+  // Whether their states are in the training dtype too.
+  bool sixteen_bit_states() const { return bf16.enabled && bf16.optimizer_states; }
 };
 
 struct LoadOptions {

@@ -409,10 +409,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("managed_gradient_accumulation": false)",
            R"("sequence_parallel_size": 2)",
            R"("amp": {"enabled": true, "anything": {"x": 1}})",
-           R"("data_types": {"buffer_dtype": "bf16"})",
-           R"("fp16": {"fp16_master_weights_and_grads": true})",
-           R"("bf16": {"bf16_master_weights_and_grads": true})",
-           R"("bf16": {"bf16_optimizer_states": true})",
            R"("scheduler": {"type": "StepLR", "params": {"step_size": 10}})",
            R"("optimizer": {"type": "Adafactor"})",
            R"("optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 5}})",
@@ -592,6 +588,24 @@ TEST(Config, DtypesAreChecked) {
                 .config()
                 .data_types.grad_accum_dtype,
             "fp32");
+}
+
+TEST(Config, SixteenBitMastersSumGradientsInTheirDtype) {
+  const Resolved masters = load_with(R"("gradient_accumulation_steps": 2,
+      "bf16": {"enabled": true, "bf16_master_weights_and_grads": true})");
+  EXPECT_TRUE(masters.config().sixteen_bit_masters());
+  EXPECT_FALSE(masters.config().sixteen_bit_states());
+  EXPECT_EQ(masters.config().data_types.grad_accum_dtype, "bf16");
+  EXPECT_EQ(masters.origin("data_types.grad_accum_dtype"),
+            "derived from bf16.bf16_master_weights_and_grads");
+  EXPECT_EQ(masters.with_train_micro_batch_size(3).config().data_types.grad_accum_dtype, "bf16");
+  EXPECT_TRUE(contains(error_with(R"("bf16": {"enabled": true, "bf16_optimizer_states": true})"),
+                       "needs bf16 masters; set bf16.bf16_master_weights_and_grads to true too"));
+  const Resolved off = load_with(R"("fp16": {"fp16_master_weights_and_grads": true})");
+  EXPECT_FALSE(off.config().sixteen_bit_masters());
+  ASSERT_EQ(off.notes().size(), 1U);
+  EXPECT_EQ(off.notes()[0],
+            "fp16.fp16_master_weights_and_grads has no effect: fp16.enabled is false");
 }
 
 TEST(Config, DynamicLossScaleNeedsAPositiveMinimum) {

@@ -68,8 +68,9 @@ Config make_config(const std::map<const Field*, Entry>& entries);
 JobSections make_job_sections(const std::map<const Field*, Entry>& entries);
 
 // The dtype that gradients are summed in when the configuration does not say: fp32 where several
-// micro-batches make a step, else `model_dtype`.
-std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps);
+// micro-batches make a step and masters are fp32, else `model_dtype`.
+std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps,
+                              bool sixteen_bit_masters);
 
 // All of the above for one document; one ConfigError with all that is wrong.
 std::shared_ptr<const Resolved::State> resolve(const Value& document, Draft draft);

@@ -25,8 +25,9 @@ void add_fp16_fields(FieldList& list) {
             SW_MEMBER(fp16.consecutive_hysteresis));
   list.acts("fp16.min_loss_scale", number(1).min(0), "The dynamic scale never goes below this.",
             SW_MEMBER(fp16.min_loss_scale));
-  list.unavailable("fp16.fp16_master_weights_and_grads", boolean(false),
-                   "Keep master weights and gradients in fp16.");
+  list.acts("fp16.fp16_master_weights_and_grads", boolean(false),
+            "The fp16 parameters are their own masters, and gradients are summed in fp16.",
+            SW_MEMBER(fp16.master_weights_and_grads));
 }
 
 void add_bf16_fields(FieldList& list) {
@@ -43,9 +44,12 @@ void add_bf16_fields(FieldList& list) {
     list.no_effect(std::string("bf16.") + name, any(), "A setting of section fp16.",
                    "bf16 has the range of fp32 and needs no loss scale");
   }
-  list.unavailable("bf16.bf16_master_weights_and_grads", boolean(false),
-                   "Keep master weights and gradients in bf16.");
-  list.unavailable("bf16.bf16_optimizer_states", boolean(false), "Keep moments in bf16.");
+  list.acts("bf16.bf16_master_weights_and_grads", boolean(false),
+            "The bf16 parameters are their own masters, and gradients are summed in bf16.",
+            SW_MEMBER(bf16.master_weights_and_grads));
+  list.acts("bf16.bf16_optimizer_states", boolean(false),
+            "Keep the optimizer's states of such parameters in bf16 too.",
+            SW_MEMBER(bf16.optimizer_states));
 }
 
 }  // namespace
@@ -56,12 +60,12 @@ void add_precision_fields(FieldList& list) {
   list.section("data_types", "Dtypes besides the training dtype.");
   list.acts("data_types.grad_accum_dtype", dtype("fp32").or_null(),
             "Dtype in which gradients are summed: fp32 or the training dtype. Without it the "
-            "training dtype where one micro-batch makes a step, fp32 where several do.",
+            "training dtype where one micro-batch makes a step or masters are 16-bit, else fp32.",
             SW_MEMBER(data_types.grad_accum_dtype))
       .derived();
   list.checked("data_types.param_dtype", dtype("fp32").or_null(), "Must equal the training dtype.");
-  list.unavailable("data_types.buffer_dtype", dtype("fp32").or_null(),
-                   "Cast buffers to this dtype; null: they keep their own.");
+  list.in_python("data_types.buffer_dtype", dtype("fp32").or_null(),
+                 "Cast floating-point buffers to this dtype; null: they keep their own.");
 
   list.section("torch_autocast", "fp32 parameters under torch.autocast.");
   FieldList::bind(
@@ -72,9 +76,10 @@ void add_precision_fields(FieldList& list) {
             "fp16.",
             SW_MEMBER(autocast.dtype))
       .derived();
-  list.unavailable("torch_autocast.lower_precision_safe_modules", words({}).or_null(),
-                   "Module classes whose gradients travel in that dtype.")
-      .instead("communication_data_type sets the dtype for all");
+  list.in_python("torch_autocast.lower_precision_safe_modules", words({}).or_null(),
+                 "Module classes by their full names, whose gradients, and at stage 3 parameters, "
+                 "travel in that dtype. null: torch.nn.Linear, Conv1d, Conv2d and Conv3d, unless "
+                 "communication_data_type is given.");
 
   list.section("amp", "NVIDIA Apex mixed precision.").removed();
   list.unavailable("amp.enabled", boolean(false), "Train with Apex amp.")

@@ -12,9 +12,13 @@
 
 namespace shardwise::kernels {
 
-// F is float or a register of floats. p, m, v are updated; g is the gradient as stored.
+// One element of each rule: F is float or a register of floats; g is the gradient as stored, p and
+// the first Scalars::kStates of `state` are updated.
+
 template <typename F>
-SW_SHARED_INLINE void adam_element(const AdamScalars& s, F g, F& p, F& m, F& v) {
+SW_SHARED_INLINE void update_element(const AdamScalars& s, F g, F& p, F (&state)[2]) {
+  F& m = state[0];
+  F& v = state[1];
   g = exact_product(g, F(s.multiplier));
   if (s.decoupled) {
     p = p * F(s.shrink);
@@ -38,9 +42,10 @@ SW_SHARED_INLINE F sgd_gradient(const SgdScalars& s, F g, F p) {
   return s.decay != 0.0F ? fused_multiply_add(F(s.decay), p, g) : g;
 }
 
-// b is the momentum buffer; not read in the first step.
+// The momentum buffer is not read in the first step.
 template <typename F>
-SW_SHARED_INLINE void sgd_momentum_element(const SgdScalars& s, F g, F& p, F& b) {
+SW_SHARED_INLINE void update_element(const SgdScalars& s, F g, F& p, F (&state)[2]) {
+  F& b = state[0];
   g = sgd_gradient(s, g, p);
   if (s.first_step) {
     b = g;
@@ -52,22 +57,22 @@ SW_SHARED_INLINE void sgd_momentum_element(const SgdScalars& s, F g, F& p, F& b)
 }
 
 template <typename F>
-SW_SHARED_INLINE void sgd_plain_element(const SgdScalars& s, F g, F& p) {
+SW_SHARED_INLINE void update_element(const PlainSgdScalars& s, F g, F& p, F (&)[2]) {
   p = fused_multiply_add(F(s.negative_lr), sgd_gradient(s, g, p), p);
 }
 
-// m is the momentum.
 template <typename F>
-SW_SHARED_INLINE void lion_element(const LionScalars& s, F g, F& p, F& m) {
+SW_SHARED_INLINE void update_element(const LionScalars& s, F g, F& p, F (&state)[2]) {
+  F& m = state[0];
   g = exact_product(g, F(s.multiplier));
   const F direction = fused_multiply_add(F(s.one_minus_beta1), g, F(s.beta1) * m);
   p = fused_multiply_add(F(s.negative_lr), sign_of(direction), exact_product(p, F(s.shrink)));
   m = fused_multiply_add(F(s.one_minus_beta2), g, F(s.beta2) * m);
 }
 
-// `sum` is the sum of squares so far.
 template <typename F>
-SW_SHARED_INLINE void adagrad_element(const AdagradScalars& s, F g, F& p, F& sum) {
+SW_SHARED_INLINE void update_element(const AdagradScalars& s, F g, F& p, F (&state)[2]) {
+  F& sum = state[0];
   g = exact_product(g, F(s.multiplier));
   g = fused_multiply_add(F(s.decay), p, g);
   sum = fused_multiply_add(g, g, sum);

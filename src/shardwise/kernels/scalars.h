@@ -1,5 +1,7 @@
 // The scalars of an update rule, made once a chunk from the group and the parameter's step count,
-// and the exact operations on them; shared by the CPU and CUDA.
+// and the exact operations on them; shared by the CPU and CUDA. The type of the scalars stands for
+// the rule: loops and kernels are templates over it, with make_scalars and update_element
+// (formulas.h) as overloads.
 #pragma once
 
 #include <cmath>
@@ -63,6 +65,8 @@ SW_SHARED_INLINE double integer_power(double base, std::int32_t exponent) {
 
 // What Adam needs for each element of one parameter, from its group and its own step count.
 struct AdamScalars {
+  static constexpr int kStates = 2;
+  using Stateless = void;  // what stands for it where no state is kept
   float multiplier;
   float shrink;       // decoupled decay: p *= shrink
   float decay;        // coupled decay: g += decay · p
@@ -77,7 +81,7 @@ struct AdamScalars {
   bool decoupled;
 };
 
-SW_SHARED_INLINE AdamScalars adam_scalars(const AdamGroup& group, std::int32_t step,
+SW_SHARED_INLINE AdamScalars make_scalars(const AdamGroup& group, std::int32_t step,
                                           float multiplier) {
   const double correction1 = group.bias_correction ? 1.0 - integer_power(group.beta1, step) : 1.0;
   const double correction2 = group.bias_correction ? 1.0 - integer_power(group.beta2, step) : 1.0;
@@ -97,7 +101,11 @@ SW_SHARED_INLINE AdamScalars adam_scalars(const AdamGroup& group, std::int32_t s
   return s;
 }
 
+struct PlainSgdScalars;
+
 struct SgdScalars {
+  static constexpr int kStates = 1;
+  using Stateless = PlainSgdScalars;
   float multiplier;
   float decay;
   float momentum;
@@ -105,11 +113,16 @@ struct SgdScalars {
   float negative_lr;
   bool first_step;
   bool nesterov;
-  bool has_momentum;
+  bool keeps_state;  // has momentum
 };
 
-SW_SHARED_INLINE SgdScalars sgd_scalars(const SgdGroup& group, std::int32_t step,
-                                        float multiplier) {
+struct PlainSgdScalars : SgdScalars {
+  static constexpr int kStates = 0;
+  using Stateless = void;
+};
+
+SW_SHARED_INLINE SgdScalars make_scalars(const SgdGroup& group, std::int32_t step,
+                                         float multiplier) {
   SgdScalars s;
   s.multiplier = multiplier;
   s.decay = static_cast<float>(group.weight_decay);
@@ -118,11 +131,13 @@ SW_SHARED_INLINE SgdScalars sgd_scalars(const SgdGroup& group, std::int32_t step
   s.negative_lr = static_cast<float>(-group.lr);
   s.first_step = step <= 1;
   s.nesterov = group.nesterov;
-  s.has_momentum = group.momentum != 0.0;
+  s.keeps_state = group.momentum != 0.0;
   return s;
 }
 
 struct LionScalars {
+  static constexpr int kStates = 1;
+  using Stateless = void;
   float multiplier;
   float shrink;  // p *= shrink
   float beta1;
@@ -132,7 +147,7 @@ struct LionScalars {
   float negative_lr;
 };
 
-SW_SHARED_INLINE LionScalars lion_scalars(const LionGroup& group, std::int32_t /*step*/,
+SW_SHARED_INLINE LionScalars make_scalars(const LionGroup& group, std::int32_t /*step*/,
                                           float multiplier) {
   LionScalars s;
   s.multiplier = multiplier;
@@ -146,14 +161,16 @@ SW_SHARED_INLINE LionScalars lion_scalars(const LionGroup& group, std::int32_t /
 }
 
 struct AdagradScalars {
+  static constexpr int kStates = 1;
+  using Stateless = void;
   float multiplier;
   float decay;  // g += decay · p
   float eps;
   float negative_step;  // −lr / (1 + (t − 1) · lr_decay)
 };
 
-SW_SHARED_INLINE AdagradScalars adagrad_scalars(const AdagradGroup& group, std::int32_t step,
-                                                float multiplier) {
+SW_SHARED_INLINE AdagradScalars make_scalars(const AdagradGroup& group, std::int32_t step,
+                                             float multiplier) {
   AdagradScalars s;
   s.multiplier = multiplier;
   s.decay = static_cast<float>(group.weight_decay);

@@ -88,6 +88,14 @@ struct Array {
       std::memcpy(bytes.data() + 2 * i, &bits, 2);
     }
   }
+  // The same numbers, rounded to another dtype.
+  Array in(DType type) const {
+    Array other(type, std::vector<float>(size()));
+    for (std::size_t i = 0; i < size(); ++i) {
+      other.set(i, static_cast<float>(get(i)));
+    }
+    return other;
+  }
   double get(std::size_t i) const {
     if (dtype == DType::kFloat32) {
       float value = 0;
@@ -129,6 +137,23 @@ inline ParallelFor threads_for_test() {
   };
 }
 
+// How a shard with 16-bit masters stores its arrays.
+struct Narrow {
+  DType gradient, master, state;
+};
+
+inline std::vector<Narrow> all_narrow() {
+  std::vector<Narrow> cases;
+  for (DType master : {DType::kFloat16, DType::kBFloat16}) {
+    for (DType gradient : {DType::kFloat32, master}) {
+      for (DType state : {DType::kFloat32, master}) {
+        cases.push_back({gradient, master, state});
+      }
+    }
+  }
+  return cases;
+}
+
 // A shard whose chunks have awkward lengths and offsets, with gaps that nobody may touch. Chunk i
 // belongs to parameter i.
 struct TestShard {
@@ -155,13 +180,23 @@ struct TestShard {
     gradient = Array(gradient_dtype, random_floats(n, 4, -0.3F, 0.3F));
     parameter = Array(parameter_dtype, random_floats(n, 5, -1.0F, 1.0F));
   }
+  // The same shard with 16-bit masters, which are the parameters.
+  void narrow(DType master_dtype, DType state_dtype) {
+    master = master.in(master_dtype);
+    state0 = state0.in(state_dtype);
+    state1 = state1.in(state_dtype);
+    parameter = parameter.in(master_dtype);
+    parameter_is_master = true;
+  }
   ShardPointers pointers() {
     ShardPointers p;
-    p.master = static_cast<float*>(master.data());
+    p.master = master.data();
+    p.master_dtype = master.dtype;
+    p.state_dtype = state0.dtype;
     p.parameter = parameter_is_master ? master.data() : parameter.data();
     p.parameter_dtype = parameter.dtype;
-    p.state[0] = static_cast<float*>(state0.data());
-    p.state[1] = static_cast<float*>(state1.data());
+    p.state[0] = state0.data();
+    p.state[1] = state1.data();
     p.gradient = gradient.data();
     p.gradient_dtype = gradient.dtype;
     return p;

@@ -55,13 +55,29 @@ struct Chunk {
 
 // The shard of one segment. All pointers point at the shard's first element.
 struct ShardPointers {
-  void* parameter = nullptr;  // may equal `master` (fp32) or be null: then only master is written
-  float* master = nullptr;
-  float* state[2] = {nullptr, nullptr};  // see the rules in update.h; unused ones may be null
+  void* parameter = nullptr;  // may equal `master` or be null: then only master is written
+  void* master = nullptr;
+  void* state[2] = {nullptr, nullptr};  // see the rules in update.h; unused ones may be null
   const void* gradient = nullptr;
   DType parameter_dtype = DType::kFloat32;
   DType gradient_dtype = DType::kFloat32;
+  DType master_dtype = DType::kFloat32;
+  DType state_dtype = DType::kFloat32;  // of both
 };
+
+// Whether the update serves these dtypes. With fp32 masters: fp32 states, any gradient and any copy
+// of the parameter. With 16-bit masters: no copy besides, states and gradient in fp32 or the
+// master's dtype.
+constexpr bool is_served(const ShardPointers& shard) {
+  if (shard.master_dtype == DType::kFloat32) {
+    return shard.state_dtype == DType::kFloat32;
+  }
+  const auto fits = [&](DType dtype) {
+    return dtype == DType::kFloat32 || dtype == shard.master_dtype;
+  };
+  return fits(shard.state_dtype) && fits(shard.gradient_dtype) &&
+         (shard.parameter == nullptr || shard.parameter == shard.master);
+}
 
 // On CUDA both arrays lie in device memory; the table itself is passed by value.
 struct ChunkTable {

@@ -68,23 +68,17 @@ struct StepDecision {
   std::int32_t apply = 1;            // 0: the update writes nothing
 };
 
-// Updates every chunk whose parameter is active. Chunks of inactive parameters or without a group,
-// memory outside the chunks, and everything when decision->apply is 0 stay untouched. The parameter
-// copy is rounded to nearest even from the new master. `groups` is host memory and read before
-// return. `active` [parameters] of 0/1 may be null: all active. `step` [parameters] is each
-// parameter's own step count, already incremented: 1 in its first update. All of decision, active
-// and step are memory of the place.
-void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step);
-void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
-                const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
-void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step);
-void adagrad_update(const Place& place, const ChunkTable& table,
-                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
-                    const std::uint8_t* active, const std::int32_t* step);
+// Updates every chunk whose parameter is active, by the rule that the group belongs to. Chunks of
+// inactive parameters or without a group, memory outside the chunks, and everything when
+// decision->apply is 0 stay untouched. 16-bit masters and states are read as fp32 and, like the
+// parameter copy, rounded to nearest even when written; is_served (types.h) must hold for every
+// segment. `groups` is host memory and read before return. `active` [parameters] of 0/1 may be
+// null: all active. `step` [parameters] is each parameter's own step count, already incremented: 1
+// in its first update. All of decision, active and step are memory of the place.
+// Defined for the four groups above.
+template <typename Group>
+void update(const Place& place, const ChunkTable& table, const std::vector<Group>& groups,
+            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
 
 // partials[i] = Σ gradient² over chunk i, in double, in an order that depends on the chunk's length
 // only (CUDA has another order than the CPU). A NaN or an infinity makes the partial non-finite,

@@ -178,36 +178,17 @@ void expect_same_bits(const TestShard& a, const TestShard& b) {
   EXPECT_TRUE(a.parameter == b.parameter);
 }
 
-// Runs a rule on a shard. Update: (place, table, decision, active, step).
-template <typename Update>
-void run(const Place& place, TestShard& shard, const StepDecision& decision, const Update& update) {
+// Updates a shard by the rule of the groups.
+template <typename Group>
+void run(const Place& place, TestShard& shard, const StepDecision& decision,
+         const std::vector<Group>& groups) {
   const ShardPointers pointers = shard.pointers();
   const ChunkTable table{shard.chunks.data(), static_cast<std::int64_t>(shard.chunks.size()),
                          &pointers, 1};
   std::vector<std::uint8_t> active(shard.chunks.size(), 1);
   active[kInactive] = 0;
-  update(place, table, &decision, active.data(), steps_of(shard.chunks.size()).data());
+  update(place, table, groups, &decision, active.data(), steps_of(shard.chunks.size()).data());
 }
-
-const auto kAdam = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
-                      const std::uint8_t* active, const std::int32_t* step) {
-  adam_update(place, table, adam_groups(), decision, active, step);
-};
-
-const auto kSgd = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
-                     const std::uint8_t* active, const std::int32_t* step) {
-  sgd_update(place, table, sgd_groups(), decision, active, step);
-};
-
-const auto kLion = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
-                      const std::uint8_t* active, const std::int32_t* step) {
-  lion_update(place, table, lion_groups(), decision, active, step);
-};
-
-const auto kAdagrad = [](const Place& place, const ChunkTable& table, const StepDecision* decision,
-                         const std::uint8_t* active, const std::int32_t* step) {
-  adagrad_update(place, table, adagrad_groups(), decision, active, step);
-};
 
 class UpdateAtLevel : public ::testing::TestWithParam<CpuLevel> {};
 
@@ -217,7 +198,7 @@ TEST_P(UpdateAtLevel, AdamFollowsTheFormulas) {
     const TestShard before(c.gradient, c.parameter, c.shares_master, 3);
     const std::vector<std::int32_t> steps = steps_of(before.chunks.size());
     TestShard after = before;
-    run(place_at(GetParam()), after, decision, kAdam);
+    run(place_at(GetParam()), after, decision, adam_groups());
     expect_updated(before, after, [&](int chunk, std::size_t i) {
       return adam_reference(adam_groups()[before.chunks[chunk].group], steps[chunk],
                             decision.gradient_multiplier, before.master.get(i),
@@ -232,7 +213,7 @@ TEST_P(UpdateAtLevel, SgdFollowsTheFormulas) {
     const TestShard before(c.gradient, c.parameter, c.shares_master, 3);
     const std::vector<std::int32_t> steps = steps_of(before.chunks.size());
     TestShard after = before;
-    run(place_at(GetParam()), after, decision, kSgd);
+    run(place_at(GetParam()), after, decision, sgd_groups());
     expect_updated(before, after, [&](int chunk, std::size_t i) {
       Expected e = sgd_reference(sgd_groups()[before.chunks[chunk].group], steps[chunk],
                                  decision.gradient_multiplier, before.master.get(i),
@@ -248,7 +229,7 @@ TEST_P(UpdateAtLevel, LionFollowsTheFormulas) {
   for (const Case& c : all_cases()) {
     const TestShard before(c.gradient, c.parameter, c.shares_master, 3);
     TestShard after = before;
-    run(place_at(GetParam()), after, decision, kLion);
+    run(place_at(GetParam()), after, decision, lion_groups());
     expect_updated(before, after, [&](int chunk, std::size_t i) {
       Expected e =
           lion_reference(lion_groups()[before.chunks[chunk].group], decision.gradient_multiplier,
@@ -271,8 +252,8 @@ TEST_P(UpdateAtLevel, LionTakesTheSignOfZeroAsZeroAndOfNanAsNan) {
   const Chunk chunk{0, 9, 0, 0, 0};
   const StepDecision decision;
   const std::int32_t step = 1;
-  lion_update(place_at(GetParam()), ChunkTable{&chunk, 1, &pointers, 1},
-              {LionGroup{0.5, 0.9, 0.99, 0.0}}, &decision, nullptr, &step);
+  update<LionGroup>(place_at(GetParam()), ChunkTable{&chunk, 1, &pointers, 1},
+                    {LionGroup{0.5, 0.9, 0.99, 0.0}}, &decision, nullptr, &step);
   const std::vector<float> expected = {1.0F, 2.0F, 2.5F, 4.5F, 0.0F, 5.5F, 7.5F, 8.0F, 8.5F};
   for (std::size_t i = 0; i < p.size(); ++i) {
     if (i == 4) {
@@ -290,7 +271,7 @@ TEST_P(UpdateAtLevel, AdagradFollowsTheFormulas) {
     before.state0 = before.state1;  // sums are positive
     const std::vector<std::int32_t> steps = steps_of(before.chunks.size());
     TestShard after = before;
-    run(place_at(GetParam()), after, decision, kAdagrad);
+    run(place_at(GetParam()), after, decision, adagrad_groups());
     expect_updated(before, after, [&](int chunk, std::size_t i) {
       Expected e = adagrad_reference(adagrad_groups()[before.chunks[chunk].group], steps[chunk],
                                      decision.gradient_multiplier, before.master.get(i),
@@ -307,8 +288,8 @@ TEST_P(UpdateAtLevel, ChunksWithoutAGroupDoNotMove) {
   for (Chunk& chunk : after.chunks) {
     chunk.group = -1;
   }
-  run(place_at(GetParam()), after, StepDecision{}, kAdam);
-  run(place_at(GetParam()), after, StepDecision{}, kLion);
+  run(place_at(GetParam()), after, StepDecision{}, adam_groups());
+  run(place_at(GetParam()), after, StepDecision{}, lion_groups());
   expect_same_bits(before, after);
 }
 
@@ -319,9 +300,8 @@ constexpr float kGradients[3][6] = {{0.1F, -0.2F, 0.3F, -1e-4F, 5.0F, 0.0F},
                                     {0.25F, 0.125F, -0.7F, 3e-3F, 0.5F, -2.0F}};
 
 // The gradients are stored times 8 and the multiplier is 1/8, as with a loss scale.
-template <typename Group, typename Update>
-void expect_torch(CpuLevel level, const Group& group, const Update& update,
-                  const std::vector<float>& expected) {
+template <typename Group>
+void expect_torch(CpuLevel level, const Group& group, const std::vector<float>& expected) {
   std::vector<float> p(kStart, kStart + 6);
   std::vector<float> m(6);
   std::vector<float> v(6);
@@ -348,22 +328,22 @@ void expect_torch(CpuLevel level, const Group& group, const Update& update,
 
 TEST_P(UpdateAtLevel, ThreeStepsAsTorch) {
   expect_torch(
-      GetParam(), AdamGroup{1e-2, 0.9, 0.99, 1e-8, 0.1, true, true}, adam_update,
+      GetParam(), AdamGroup{1e-2, 0.9, 0.99, 1e-8, 0.1, true, true},
       {0.492483944F, -1.23178697F, 2.97356796F, 0.00077255629F, -0.759261489F, 1.99305141F});
   expect_torch(
-      GetParam(), AdamGroup{3e-3, 0.8, 0.999, 1e-6, 0.05, false, true}, adam_update,
+      GetParam(), AdamGroup{3e-3, 0.8, 0.999, 1e-6, 0.05, false, true},
       {0.497663349F, -1.24409723F, 2.99401736F, -0.000458512222F, -0.753110707F, 1.99596226F});
   expect_torch(
-      GetParam(), AdamGroup{3e-3, 0.3, 0.9, 1e-4, 0.0, false, true}, adam_update,
+      GetParam(), AdamGroup{3e-3, 0.3, 0.9, 1e-4, 0.0, false, true},
       {0.498189896F, -1.24877131F, 2.99716377F, -0.00242292881F, -0.751568019F, 2.00352979F});
   expect_torch(
-      GetParam(), SgdGroup{0.1, 0.0, 0.0, 0.01, false}, sgd_update,
+      GetParam(), SgdGroup{0.1, 0.0, 0.0, 0.01, false},
       {0.493491471F, -1.24378872F, 3.01108885F, 0.000687003019F, -0.897152662F, 2.19400597F});
   expect_torch(
-      GetParam(), SgdGroup{0.05, 0.9, 0.2, 0.0, false}, sgd_update,
+      GetParam(), SgdGroup{0.05, 0.9, 0.2, 0.0, false},
       {0.499249995F, -1.23170006F, 2.97214985F, 0.000878350053F, -1.14350009F, 2.07999992F});
   expect_torch(
-      GetParam(), SgdGroup{0.02, 0.8, 0.0, 0.1, true}, sgd_update,
+      GetParam(), SgdGroup{0.02, 0.8, 0.0, 0.1, true},
       {0.492564231F, -1.22727561F, 2.95485115F, 0.00087379897F, -0.856012046F, 2.04332805F});
 }
 
@@ -377,7 +357,7 @@ TEST_P(UpdateAtLevel, FirstMomentumStepIgnoresWhatTheBufferHeld) {
   const StepDecision decision;
   const std::vector<std::int32_t> first(shard.chunks.size(), 1);
   const SgdGroup group{0.25, 0.9, 0.5, 0.0, false};
-  sgd_update(place_at(GetParam()), table, {group}, &decision, nullptr, first.data());
+  update<SgdGroup>(place_at(GetParam()), table, {group}, &decision, nullptr, first.data());
   const std::vector<int> owner = shard.owners();
   for (std::size_t i = 0; i < owner.size(); ++i) {
     if (owner[i] >= 0) {
@@ -397,16 +377,16 @@ TEST_P(UpdateAtLevel, WithoutMomentumTheBufferMayBeNull) {
                          &pointers, 1};
   const StepDecision decision;
   const std::vector<std::int32_t> steps(shard.chunks.size(), 2);
-  sgd_update(place_at(GetParam()), table, {SgdGroup{1.0}}, &decision, nullptr, steps.data());
+  update<SgdGroup>(place_at(GetParam()), table, {SgdGroup{1.0}}, &decision, nullptr, steps.data());
   EXPECT_NEAR(shard.master.get(3), before.master.get(3) - before.gradient.get(3), kUlp);
 }
 
 TEST_P(UpdateAtLevel, SkippedStepWritesNothing) {
   const TestShard before(DType::kFloat16, DType::kFloat16, false, 3);
   TestShard after = before;
-  run(place_at(GetParam()), after, StepDecision{1.0F, 0}, kAdam);
+  run(place_at(GetParam()), after, StepDecision{1.0F, 0}, adam_groups());
   expect_same_bits(before, after);
-  run(place_at(GetParam()), after, StepDecision{1.0F, 0}, kSgd);
+  run(place_at(GetParam()), after, StepDecision{1.0F, 0}, sgd_groups());
   expect_same_bits(before, after);
 }
 
@@ -419,18 +399,51 @@ TEST_P(UpdateAtLevel, SameBitsAsTheScalarLevelAndOnThreads) {
     place.parallel_for = &threads;
     for (float multiplier : {1.0F, 0.3F, 1e-3F}) {
       const StepDecision decision{multiplier, 1};
-      run(place_at(CpuLevel::kScalar), scalar, decision, kAdam);
-      run(place, level, decision, kAdam);
-      run(place_at(CpuLevel::kScalar), scalar, decision, kSgd);
-      run(place, level, decision, kSgd);
-      run(place_at(CpuLevel::kScalar), scalar, decision, kLion);
-      run(place, level, decision, kLion);
+      run(place_at(CpuLevel::kScalar), scalar, decision, adam_groups());
+      run(place, level, decision, adam_groups());
+      run(place_at(CpuLevel::kScalar), scalar, decision, sgd_groups());
+      run(place, level, decision, sgd_groups());
+      run(place_at(CpuLevel::kScalar), scalar, decision, lion_groups());
+      run(place, level, decision, lion_groups());
     }
     expect_same_bits(scalar, level);
     scalar.state0 = level.state0 = scalar.state1;  // sums are positive
-    run(place_at(CpuLevel::kScalar), scalar, StepDecision{}, kAdagrad);
-    run(place, level, StepDecision{}, kAdagrad);
+    run(place_at(CpuLevel::kScalar), scalar, StepDecision{}, adagrad_groups());
+    run(place, level, StepDecision{}, adagrad_groups());
     expect_same_bits(scalar, level);
+  }
+}
+
+// What the formulas say of fp32, on the same numbers, rounded once.
+template <typename Group>
+void expect_rounded(const Place& place, const testing::Narrow& c,
+                    const std::vector<Group>& groups) {
+  TestShard narrow(c.gradient, c.master, true, static_cast<int>(groups.size()));
+  narrow.state0 = narrow.state1;  // sums are positive
+  narrow.narrow(c.master, c.state);
+  TestShard wide = narrow;
+  wide.master = narrow.master.in(DType::kFloat32);
+  wide.state0 = narrow.state0.in(DType::kFloat32);
+  wide.state1 = narrow.state1.in(DType::kFloat32);
+  const TestShard before = narrow;
+  run(place, narrow, StepDecision{0.37F, 1}, groups);
+  run(place_at(CpuLevel::kScalar), wide, StepDecision{0.37F, 1}, groups);
+  wide.master = wide.master.in(c.master);
+  wide.state0 = wide.state0.in(c.state);
+  wide.state1 = wide.state1.in(c.state);
+  expect_same_bits(narrow, wide);
+  EXPECT_FALSE(narrow.master == before.master);
+}
+
+TEST_P(UpdateAtLevel, SixteenBitMastersAndStatesAreRoundedOnce) {
+  const ParallelFor threads = testing::threads_for_test();
+  Place place = place_at(GetParam());
+  place.parallel_for = &threads;
+  for (const testing::Narrow& c : testing::all_narrow()) {
+    expect_rounded(place, c, adam_groups());
+    expect_rounded(place, c, sgd_groups());
+    expect_rounded(place, c, lion_groups());
+    expect_rounded(place, c, adagrad_groups());
   }
 }
 
@@ -490,14 +503,14 @@ INSTANTIATE_TEST_SUITE_P(Levels, UpdateAtLevel, ::testing::ValuesIn(available_cp
 
 TEST(Update, EmptyTableDoesNothing) {
   const StepDecision decision;
-  adam_update(Place{}, ChunkTable{}, adam_groups(), &decision, nullptr, nullptr);
-  sgd_update(Place{}, ChunkTable{}, sgd_groups(), &decision, nullptr, nullptr);
+  update<AdamGroup>(Place{}, ChunkTable{}, adam_groups(), &decision, nullptr, nullptr);
+  update<SgdGroup>(Place{}, ChunkTable{}, sgd_groups(), &decision, nullptr, nullptr);
   sum_of_squares(Place{}, ChunkTable{}, nullptr);
 }
 
 TEST(Update, UnknownGroupIsOurBug) {
   TestShard shard(DType::kFloat32, DType::kFloat32, true, 4);
-  EXPECT_THROW(run(Place{}, shard, StepDecision{}, kAdam), InternalError);
+  EXPECT_THROW(run(Place{}, shard, StepDecision{}, adam_groups()), InternalError);
 }
 
 TEST(Update, StepCountBelowOneIsOurBug) {
@@ -509,10 +522,31 @@ TEST(Update, StepCountBelowOneIsOurBug) {
   steps[kInactive] = 0;
   std::vector<std::uint8_t> active(shard.chunks.size(), 1);
   const StepDecision decision;
-  EXPECT_THROW(adam_update(Place{}, table, adam_groups(), &decision, active.data(), steps.data()),
-               InternalError);
+  EXPECT_THROW(
+      update<AdamGroup>(Place{}, table, adam_groups(), &decision, active.data(), steps.data()),
+      InternalError);
   active[kInactive] = 0;
-  adam_update(Place{}, table, adam_groups(), &decision, active.data(), steps.data());
+  update<AdamGroup>(Place{}, table, adam_groups(), &decision, active.data(), steps.data());
+}
+
+TEST(Update, DtypesThatNoUpdateServesAreOurBug) {
+  const auto refused = [](const std::function<void(ShardPointers&)>& change) {
+    TestShard shard(DType::kBFloat16, DType::kBFloat16, false, 1);
+    ShardPointers pointers = shard.pointers();
+    change(pointers);
+    const Chunk chunk{0, 4, 0, 0, 0};
+    const StepDecision decision;
+    const std::int32_t step = 1;
+    EXPECT_THROW(update<LionGroup>(Place{}, ChunkTable{&chunk, 1, &pointers, 1}, {LionGroup{}},
+                                   &decision, nullptr, &step),
+                 InternalError);
+  };
+  refused([](ShardPointers& p) { p.state_dtype = DType::kBFloat16; });   // of a fp32 master
+  refused([](ShardPointers& p) { p.master_dtype = DType::kBFloat16; });  // with a copy
+  refused([](ShardPointers& p) {
+    p.master_dtype = DType::kFloat16;
+    p.parameter = nullptr;  // gradient of another 16-bit dtype
+  });
 }
 
 TEST(Update, UnavailableLevelIsRefused) {
@@ -520,7 +554,8 @@ TEST(Update, UnavailableLevelIsRefused) {
     GTEST_SKIP() << "this machine has every level";
   }
   TestShard shard(DType::kFloat32, DType::kFloat32, true, 3);
-  EXPECT_THROW(run(place_at(CpuLevel::kAvx512), shard, StepDecision{}, kAdam), InternalError);
+  EXPECT_THROW(run(place_at(CpuLevel::kAvx512), shard, StepDecision{}, adam_groups()),
+               InternalError);
 }
 
 }  // namespace

@@ -110,7 +110,9 @@ std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
                                  .aliases = {},
                                  .tensor = std::move(parameter.tensor),
                                  .dtype = dtype,
-                                 .group = 0});
+                                 .group = 0,
+                                 .source = nullptr,
+                                 .travel = std::nullopt});
     }
   }
   if (config_.tied) {

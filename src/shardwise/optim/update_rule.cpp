@@ -56,10 +56,12 @@ class KernelRule : public UpdateRule {
     groups_ = std::move(read_groups);
   }
 
+  bool has_kernel() const override { return kernel_ != nullptr; }
+
   void run(const kernels::Place& place, const kernels::ChunkTable& table,
            const kernels::StepDecision* decision, const std::uint8_t* active,
            const std::int32_t* step) const override {
-    SW_CHECK(kernel_ != nullptr, "this rule has no kernel");
+    SW_CHECK(has_kernel(), "this rule has no kernel");
     kernel_(place, table, groups_, decision, active, step);
   }
 
@@ -105,7 +107,7 @@ class SgdRule : public KernelRule<SgdGroup> {
                     {"dampening", &SgdGroup::dampening},
                     {"weight_decay", &SgdGroup::weight_decay},
                     {"nesterov", &SgdGroup::nesterov}},
-                   kernels::sgd_update),
+                   kernels::update<SgdGroup>),
         with_momentum_(with_momentum) {}
 
  protected:
@@ -126,6 +128,7 @@ class OutsideRule : public UpdateRule {
   std::vector<std::string> state_names() const override { return {}; }
   std::vector<std::string> value_names() const override { return {}; }
   void set_groups(const std::vector<GroupValues>&) override {}
+  bool has_kernel() const override { return false; }
   void run(const kernels::Place&, const kernels::ChunkTable&, const kernels::StepDecision*,
            const std::uint8_t*, const std::int32_t*) const override {
     SW_FAIL(InternalError, "an outside rule has no kernel");
@@ -142,7 +145,7 @@ std::unique_ptr<UpdateRule> make_adam() {
                                       {"weight_decay", &AdamGroup::weight_decay},
                                       {"decoupled_weight_decay", &AdamGroup::decoupled_decay},
                                       {"bias_correction", &AdamGroup::bias_correction}},
-      kernels::adam_update);
+      kernels::update<AdamGroup>);
 }
 
 std::unique_ptr<UpdateRule> make_lion() {
@@ -152,7 +155,7 @@ std::unique_ptr<UpdateRule> make_lion() {
                                       {"beta1", &LionGroup::beta1},
                                       {"beta2", &LionGroup::beta2},
                                       {"weight_decay", &LionGroup::weight_decay}},
-      kernels::lion_update);
+      kernels::update<LionGroup>);
 }
 
 std::unique_ptr<UpdateRule> make_adagrad() {
@@ -162,7 +165,7 @@ std::unique_ptr<UpdateRule> make_adagrad() {
                                          {"lr_decay", &AdagradGroup::lr_decay},
                                          {"eps", &AdagradGroup::eps},
                                          {"weight_decay", &AdagradGroup::weight_decay}},
-      kernels::adagrad_update);
+      kernels::update<AdagradGroup>);
 }
 
 std::unique_ptr<UpdateRule> make_lamb() {

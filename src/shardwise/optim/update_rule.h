@@ -72,6 +72,8 @@ class UpdateRule {
   virtual std::vector<std::string> value_names() const = 0;
   // Throws UsageError for a missing hyperparameter, naming group and key.
   virtual void set_groups(const std::vector<GroupValues>& groups) = 0;
+  // Whether run() carries it out.
+  virtual bool has_kernel() const = 0;
   // See kernels/update.h; runs on place's stream.
   virtual void run(const kernels::Place& place, const kernels::ChunkTable& table,
                    const kernels::StepDecision* decision, const std::uint8_t* active,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -148,12 +149,13 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
   unit->id = static_cast<int>(units_.size());
   unit->name = spec.name;
   unit->uses = spec.uses;
-  std::map<std::tuple<at::ScalarType, bool, bool>, Segment*> by_kind;
+  using Kind = std::tuple<at::ScalarType, bool, std::optional<at::ScalarType>, bool>;
+  std::map<Kind, Segment*> by_kind;
   std::map<Segment*, std::vector<ValueSource*>> sources;
   for (ParameterSpec& parameter : spec.parameters) {
     const bool trainable = parameter.tensor.requires_grad();
     const bool matrices = trainable && parameter.whole_matrix;
-    Segment*& segment = by_kind[{parameter.dtype, trainable, matrices}];
+    Segment*& segment = by_kind[{parameter.dtype, trainable, parameter.travel, matrices}];
     if (segment == nullptr) {
       unit->segments.push_back(std::make_unique<Segment>());
       segment = unit->segments.back().get();
@@ -162,6 +164,7 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
       segment->dtype = parameter.dtype;
       segment->trainable = trainable;
       segment->whole_matrices = matrices;
+      segment->travel = parameter.travel;
       segments_.push_back(segment);
     }
     const int slot = static_cast<int>(segment->parameters.size());
@@ -202,11 +205,12 @@ void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
 }
 
 // Copies the values into one flat buffer, makes them equal on all ranks, and points the parameters
-// at it. The fp32 values are kept as a shard where training happens in 16 bits.
+// at it. The fp32 values are kept as a shard where training happens in 16 bits with fp32 masters.
 void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources,
                     const RegistryOptions& options) {
-  const bool sixteen_bit = segment.trainable && segment.dtype != at::kFloat;
-  const at::ScalarType exact = sixteen_bit ? at::kFloat : segment.dtype;
+  const bool keeps_fp32 =
+      segment.trainable && segment.dtype != at::kFloat && !options.sixteen_bit_masters;
+  const at::ScalarType exact = keeps_fp32 ? at::kFloat : segment.dtype;
   const auto numel = segment.layout.numel;
   at::Tensor flat = at::zeros({numel}, at::TensorOptions(exact).device(options.device));
   bool equal = true;  // what was built in shards is the same on all ranks
@@ -220,7 +224,7 @@ void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources,
     options.make_equal(segment, flat);
   }
   const Range mine = segment.layout.shard_of(options.rank);
-  if (sixteen_bit) {
+  if (keeps_fp32) {
     segment.initial_fp32 =
         ShardHandle(options.shard_masters ? flat.narrow(0, mine.begin, mine.size()).clone() : flat);
   }

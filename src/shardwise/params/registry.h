@@ -17,6 +17,8 @@ struct RegistryOptions {
   at::Device device = at::kCPU;
   // Keep only this rank's slice of the fp32 master weights.
   bool shard_masters = false;
+  // 16-bit parameters are their own masters; no fp32 values are kept.
+  bool sixteen_bit_masters = false;
   // Whether the parameters of a unit are released between uses.
   std::function<bool(const Unit&)> shard_parameters;
   // Called with the flat fp32 or 16-bit values of each segment before they are cut into shards, so

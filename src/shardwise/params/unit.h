@@ -1,6 +1,6 @@
 // Units: the parameters that are gathered, reduced and updated together, normally one transformer
-// block. A unit has one segment for each combination of dtype, trainability and kind of update
-// among its parameters.
+// block. A unit has one segment for each combination of dtype, trainability, dtype of travel and
+// kind of update among its parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ struct ParameterSpec {
   at::Tensor tensor;                 // the leaf; its storage is taken over
   at::ScalarType dtype;              // dtype to train in
   int group = 0;                     // index of the optimizer's parameter group; -1: in none
-  std::shared_ptr<ValueSource> source = nullptr;  // null: the values lie in `tensor`
+  std::shared_ptr<ValueSource> source = nullptr;         // null: the values lie in `tensor`
+  std::optional<at::ScalarType> travel = std::nullopt;   // see Segment
   bool whole_matrix = false;  // the optimizer's rule needs it in one piece (Muon)
 };
 
@@ -79,8 +81,8 @@ class ShardHandle {
   Tier tier_ = Tier::kDevice;
 };
 
-// Parameters of one dtype, trainability and kind of update. Copyable only by reference: parameters
-// point into it.
+// Parameters of one dtype, trainability, dtype of travel and kind of update. Copyable only by
+// reference: parameters point into it.
 struct Segment {
   std::string name;  // "model.layers.3 (bfloat16)"
   int id = -1;       // index among all segments of the engine
@@ -88,14 +90,18 @@ struct Segment {
   bool trainable = false;
   bool sharded = false;         // parameters are released between uses
   bool whole_matrices = false;  // see ParameterSpec::whole_matrix; has other states than the rest
+  // dtype in which gathered parameters and reduced gradients travel; nothing: parameters as they
+  // are, gradients as the engine says.
+  std::optional<at::ScalarType> travel;
   const char* shard_axis = kShardAxis;
   const char* reduce_axis = kShardAxis;
   SegmentLayout layout;
   std::vector<Parameter> parameters;
   FlatStorage storage;
-  at::Tensor full;           // [layout.numel] in `dtype` while not sharded, else undefined
-  ShardHandle shard;         // this rank's slice in `dtype`; a view of `full` while not sharded
-  ShardHandle initial_fp32;  // the slice before it was rounded to `dtype`; undefined for fp32
+  at::Tensor full;    // [layout.numel] in `dtype` while not sharded, else undefined
+  ShardHandle shard;  // this rank's slice in `dtype`; a view of `full` while not sharded
+  ShardHandle
+      initial_fp32;  // the slice before it was rounded to `dtype`; undefined without fp32 master
 
   std::int64_t bytes() const;  // of all parameters with padding
 

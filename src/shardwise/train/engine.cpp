@@ -62,6 +62,7 @@ params::RegistryOptions registry_options(const EngineOptions& options,
           .world_size = shard.size,
           .device = options.device,
           .shard_masters = plan.shard_optimizer,
+          .sixteen_bit_masters = options.config.sixteen_bit_masters(),
           .shard_parameters =
               [plan, persistent](const params::Unit& unit) {
                 return plan.shard_parameters && !persistent[unit.id];
@@ -130,6 +131,8 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                                       .plan = plan_,
                                       .rank = channels_.gather->rank(),
                                       .offload = options_.config.zero.offload_optimizer == "cpu",
+                                      .sixteen_bit_masters = options_.config.sixteen_bit_masters(),
+                                      .sixteen_bit_states = options_.config.sixteen_bit_states(),
                                       .channel = channels_.reduce.get()});
     boundary_ = std::make_unique<zero::Boundary>(channels_.everybody(), options_.device,
                                                  registry_.trainable_count(),

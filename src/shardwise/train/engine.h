@@ -33,7 +33,7 @@ struct EngineOptions {
 struct MemoryReport {
   std::int64_t parameters = 0;           // in the training dtype: whole or shards
   std::int64_t gradients = 0;            // accumulators
-  std::int64_t optimizer = 0;            // fp32 masters of 16-bit parameters, and states
+  std::int64_t optimizer = 0;            // masters with memory of their own, and states
   std::int64_t ring = 0;                 // buffers for gathered parameters
   std::int64_t gradients_in_flight = 0;  // buffers of gradients being reduced
 };

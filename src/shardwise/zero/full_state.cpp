@@ -77,7 +77,7 @@ at::Tensor FullState::get(int index, const std::string& kind, const ShardedOptim
     return {};
   }
   const at::Tensor data = handle.data().to(segment.shard.data().device());
-  return cut(whole_segment(segment, data), address.parameter());
+  return cut(whole_segment(segment, data), address.parameter()).to(at::kFloat);
 }
 
 at::Tensor FullState::assemble(int index, const at::Tensor& piece) {
@@ -116,8 +116,12 @@ at::Tensor FullState::gradient(int index, Reducer& reducer) {
   }
   // The accumulator still waits for its reduction at the boundary: reduce a copy.
   const at::Tensor copy = reducer.unreduced_copy(segment);
-  channels_.reduce->all_reduce(copy, reducer.scale(), segment.name)->wait();
-  reducer.average_over_replicas(copy, segment.name);
+  const at::Tensor sent = reducer.to_travel(copy, segment);
+  channels_.reduce->all_reduce(sent, reducer.scale(), segment.name)->wait();
+  if (!sent.is_same(copy)) {
+    copy.copy_(sent);
+  }
+  reducer.average_over_replicas(copy, segment);
   return cut(copy, address.parameter());
 }
 

@@ -72,9 +72,12 @@ void Gatherer::release(int unit) {
 }
 
 void Gatherer::open(int unit) {
+  if (!entries_[unit].exact) {
+    drop(unit);  // gathered anew, also under a unit in use
+  }
   ++entries_[unit].opened;
   ++open_count_;
-  start(unit);
+  start(unit, /*exact=*/true);
   finish(unit);
 }
 
@@ -150,7 +153,7 @@ void Gatherer::prefetch() {
   }
 }
 
-void Gatherer::start(int unit) {
+void Gatherer::start(int unit, bool exact) {
   Entry& entry = entries_[unit];
   const params::Unit& spec = registry_.unit(unit);
   if (!spec.sharded || entry.state != State::kReleased) {
@@ -162,8 +165,11 @@ void Gatherer::start(int unit) {
     if (segment->layout.numel == 0) {
       continue;
     }
-    at::Tensor buffer = pool_.take(segment->layout.numel, segment->dtype);
-    entry.work.push_back(channel_.all_gather(buffer, segment->shard.data(), segment->name));
+    const at::ScalarType dtype = exact ? segment->dtype : segment->travel.value_or(segment->dtype);
+    at::Tensor buffer = pool_.take(segment->layout.numel, dtype);
+    entry.exact = entry.exact && dtype == segment->dtype;
+    entry.sent.push_back(segment->shard.data().to(dtype));
+    entry.work.push_back(channel_.all_gather(buffer, entry.sent.back(), segment->name));
     entry.buffers.push_back(std::move(buffer));
   }
   entry.state = State::kInFlight;
@@ -179,10 +185,19 @@ void Gatherer::finish(int unit) {
     work->wait();
   }
   entry.work.clear();
+  entry.sent.clear();
+  const at::NoGradGuard no_grad;
   std::size_t next = 0;
   for (const auto& segment : registry_.unit(unit).segments) {
     if (segment->layout.numel != 0) {
-      segment->storage.point_at(entry.buffers[next++]);
+      at::Tensor& buffer = entry.buffers[next++];
+      if (buffer.scalar_type() != segment->dtype) {
+        at::Tensor travelled =
+            std::exchange(buffer, pool_.take(segment->layout.numel, segment->dtype));
+        buffer.copy_(travelled);
+        pool_.give_back(std::move(travelled));
+      }
+      segment->storage.point_at(buffer);
       segment->remember_versions();
     }
   }
@@ -198,6 +213,8 @@ void Gatherer::drop(int unit) {
     work->wait();
   }
   entry.work.clear();
+  entry.sent.clear();
+  entry.exact = true;
   const params::Parameter* changed = nullptr;
   for (const auto& segment : registry_.unit(unit).segments) {
     if (entry.state == State::kReady && changed == nullptr) {

@@ -36,7 +36,7 @@ class Gatherer {
   void acquire(int unit);
   void release(int unit);
   // As acquire and release, but outside of the recorded order and as often as wanted: for reading
-  // weights between steps.
+  // weights between steps. Never rounded to a dtype of travel.
   void open(int unit);
   void close(int unit);
   bool any_open() const { return open_count_ > 0; }
@@ -64,13 +64,15 @@ class Gatherer {
   struct Entry {
     State state = State::kReleased;
     bool in_use = false;
-    int holders = 0;  // units in use that read these parameters, itself included
-    int opened = 0;   // open() calls not closed yet; release_all() leaves such units alone
-    std::vector<at::Tensor> buffers;
+    int holders = 0;    // units in use that read these parameters, itself included
+    int opened = 0;     // open() calls not closed yet; release_all() leaves such units alone
+    bool exact = true;  // no parameter was rounded to a dtype of travel
+    std::vector<at::Tensor> buffers;  // while in flight in the dtype of travel
+    std::vector<at::Tensor> sent;
     std::vector<comm::WorkPtr> work;
   };
 
-  void start(int unit);
+  void start(int unit, bool exact = false);
   void finish(int unit);
   void drop(int unit);
   void hold(int unit);

@@ -192,7 +192,7 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   flush_segment(segment);
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
-  at::Tensor sent = to_travel(state.whole);
+  at::Tensor sent = to_travel(state.whole, segment);
   comm::WorkPtr work = channel_.reduce_scatter(
       state.shard, sent, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
       segment.name);
@@ -238,13 +238,13 @@ void Reducer::reduce_whole(const Segment& segment, int unit) {
   zero_unwritten(segment);
   if (options_.plan.shard_optimizer) {
     hash_.add(comm::Collective::kReduceScatter, unit);
-    at::Tensor sent = to_travel(state.whole);
+    at::Tensor sent = to_travel(state.whole, segment);
     comm::WorkPtr work =
         channel_.reduce_scatter(state.shard, sent, {.scale = options_.scale}, segment.name);
     in_flight_.push_back({{}, std::move(work), std::move(sent)});
   } else {
     hash_.add(comm::Collective::kAllReduce, unit);
-    at::Tensor sent = to_travel(state.whole);
+    at::Tensor sent = to_travel(state.whole, segment);
     comm::WorkPtr work = channel_.all_reduce(sent, options_.scale, segment.name);
     if (!sent.is_same(state.whole)) {
       work->wait();
@@ -297,26 +297,26 @@ void Reducer::average_replicas() {
       if (segment->trainable && segment->layout.numel > 0) {
         const State& state = states_[segment->id];
         hash_.add(comm::Collective::kAllReduce, unit->id);
-        average_over_replicas(options_.plan.shard_optimizer ? state.shard : state.whole,
-                              segment->name);
+        average_over_replicas(options_.plan.shard_optimizer ? state.shard : state.whole, *segment);
       }
     }
   }
 }
 
-void Reducer::average_over_replicas(const at::Tensor& tensor, const std::string& who) {
+void Reducer::average_over_replicas(const at::Tensor& tensor, const Segment& segment) {
   if (!options_.replicate) {
     return;
   }
-  const at::Tensor sent = to_travel(tensor);
-  options_.replicate->all_reduce(sent, 1.0 / options_.replicate->size(), who)->wait();
+  const at::Tensor sent = to_travel(tensor, segment);
+  options_.replicate->all_reduce(sent, 1.0 / options_.replicate->size(), segment.name)->wait();
   if (!sent.is_same(tensor)) {
     tensor.copy_(sent);
   }
 }
 
-at::Tensor Reducer::to_travel(const at::Tensor& gradients) const {
-  return gradients.to(options_.travel_dtype.value_or(gradients.scalar_type()));
+at::Tensor Reducer::to_travel(const at::Tensor& gradients, const Segment& segment) const {
+  return gradients.to(
+      segment.travel.value_or(options_.travel_dtype.value_or(gradients.scalar_type())));
 }
 
 void Reducer::clear() {

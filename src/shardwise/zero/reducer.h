@@ -25,7 +25,7 @@ struct ReducerOptions {
   // Of the ranks with the same shards: their mean is taken at the end of a window. Null: none.
   std::shared_ptr<comm::Channel> replicate = nullptr;
   std::int64_t max_in_flight_elements = 500'000'000;
-  // dtype in which gradients travel; nothing: as they are.
+  // dtype in which gradients travel where their segment names none; nothing: as they are.
   std::optional<at::ScalarType> travel_dtype;
 };
 
@@ -54,8 +54,10 @@ class Reducer {
   // Allocates the accumulators anew in another dtype; only while there are no gradients.
   void set_accumulation_dtype(at::ScalarType dtype);
 
+  // Gradients in the dtype in which they travel.
+  at::Tensor to_travel(const at::Tensor& gradients, const params::Segment& segment) const;
   // The mean over ranks that hold the same shards. Does nothing without any.
-  void average_over_replicas(const at::Tensor& tensor, const std::string& who);
+  void average_over_replicas(const at::Tensor& tensor, const params::Segment& segment);
   // [shard_numel] of reduced gradients, zero where nothing was written; valid after finish().
   at::Tensor shard(const params::Segment& segment) const;
   // [layout.numel]; stage 0 only.
@@ -105,7 +107,6 @@ class Reducer {
   void drop_vanished(const params::Segment& segment);
   void wait_oldest();
   void average_replicas();
-  at::Tensor to_travel(const at::Tensor& gradients) const;
 
   const params::Registry& registry_;
   comm::Channel& channel_;

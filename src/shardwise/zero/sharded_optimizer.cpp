@@ -44,7 +44,8 @@ DeviceArray upload(const std::vector<T>& values, at::Device device) {
 bool same(const kernels::ShardPointers& a, const kernels::ShardPointers& b) {
   return a.parameter == b.parameter && a.master == b.master && a.state[0] == b.state[0] &&
          a.state[1] == b.state[1] && a.gradient == b.gradient &&
-         a.parameter_dtype == b.parameter_dtype && a.gradient_dtype == b.gradient_dtype;
+         a.parameter_dtype == b.parameter_dtype && a.gradient_dtype == b.gradient_dtype &&
+         a.master_dtype == b.master_dtype && a.state_dtype == b.state_dtype;
 }
 
 // A copy of `count` items on the device, for the host; waits for it.
@@ -85,6 +86,14 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
       options_(options),
       rule_(optim::make_update_rule(options.rule)),
       shards_(registry.segments().size()) {
+  SW_USER_CHECK(UsageError, !options.sixteen_bit_masters || rule_->has_kernel(),
+                "16-bit master weights (bf16.bf16_master_weights_and_grads, "
+                "fp16.fp16_master_weights_and_grads) work with Adam, AdamW, SGD, Lion and Adagrad "
+                "without amsgrad and maximize, but this optimizer ",
+                options.rule.name == optim::kOutsideRule
+                    ? "has a step() of its own"
+                    : concat("follows the rule \"", options.rule.name, "\""),
+                "; choose one of them, or set the key to false");
   const at::NoGradGuard no_grad;
   for (Segment* segment : registry_.segments()) {
     if (segment->trainable) {
@@ -100,20 +109,24 @@ void ShardedOptimizer::make_shard(Segment& segment) {
   const bool sliced = options_.plan.shard_optimizer;
   shard.range = sliced ? segment.layout.shard_of(options_.rank) : Range{0, segment.layout.numel};
   shard.parameter = sliced ? segment.shard : ShardHandle(segment.full);
-  if (segment.dtype == at::kFloat) {
+  const bool is_own_master = segment.dtype == at::kFloat || options_.sixteen_bit_masters;
+  if (is_own_master) {
     shard.master = shard.parameter;
   } else {
     shard.master = segment.initial_fp32;
     segment.initial_fp32 = ShardHandle();
   }
   if (options_.offload) {
-    offload(shard, segment.dtype);
+    offload(shard);
   }
   if (!segment.sharded) {
     segment.remember_versions();
   }
   const bool pinned = options_.offload && !shard.parameter.data().is_cpu();
-  const auto like_master = shard.master.data().options().pinned_memory(pinned);
+  const auto like_master = shard.master.data()
+                               .options()
+                               .dtype(options_.sixteen_bit_states ? segment.dtype : at::kFloat)
+                               .pinned_memory(pinned);
   for (std::size_t i = 0; i < state_names(segment).size(); ++i) {
     shard.states.emplace_back(
         at::full(shard.range.size(), options_.rule.initial_state, like_master),
@@ -122,21 +135,23 @@ void ShardedOptimizer::make_shard(Segment& segment) {
 }
 
 // The master moves to the host: pinned memory where the parameters are on a GPU.
-void ShardedOptimizer::offload(Shard& shard, at::ScalarType dtype) {
+void ShardedOptimizer::offload(Shard& shard) {
   const at::Tensor& parameter = shard.parameter.data();
   const bool on_gpu = !parameter.is_cpu();
   const auto host = [&](at::ScalarType type) {
     return ShardHandle(at::empty(parameter.sizes(), at::TensorOptions(type).pinned_memory(on_gpu)),
                        params::Tier::kPinnedHost);
   };
-  if (on_gpu || dtype == at::kFloat) {
-    const ShardHandle master = host(at::kFloat);
+  const at::ScalarType dtype = parameter.scalar_type();
+  const at::ScalarType master_dtype = shard.master.data().scalar_type();
+  if (on_gpu || master_dtype == dtype) {
+    const ShardHandle master = host(master_dtype);
     master.data().copy_(shard.master.data());
     shard.master = master;
   } else {
     shard.master = ShardHandle(shard.master.data(), params::Tier::kPinnedHost);
   }
-  if (on_gpu && dtype != at::kFloat) {
+  if (on_gpu && master_dtype != dtype) {
     shard.parameter_on_host = host(dtype);
   }
 }
@@ -189,13 +204,18 @@ void ShardedOptimizer::refresh(Table& table) const {
     }
     entry.gradient = gradient.data_ptr();
     entry.gradient_dtype = kernel_dtype(gradient.scalar_type(), segment->name);
-    // Memory of a GPU is out of reach for the CPU kernels of offload; see run_on_host.
+    // Memory of a GPU is out of reach for the CPU kernels of offload, and 16-bit masters have no
+    // copy in the kernels; see run_on_host.
     const at::Tensor& parameter = shard.parameter.data();
-    entry.parameter = options_.offload && !parameter.is_cpu() ? nullptr : parameter.data_ptr();
+    const bool copied_later =
+        options_.offload && (!parameter.is_cpu() || options_.sixteen_bit_masters);
+    entry.parameter = copied_later ? nullptr : parameter.data_ptr();
     entry.parameter_dtype = kernel_dtype(segment->dtype, segment->name);
-    entry.master = shard.master.data().data_ptr<float>();
+    entry.master = shard.master.data().data_ptr();
+    entry.master_dtype = kernel_dtype(shard.master.data().scalar_type(), segment->name);
     for (std::size_t i = 0; i < shard.states.size(); ++i) {
-      entry.state[i] = shard.states[i].data().data_ptr<float>();
+      entry.state[i] = shard.states[i].data().data_ptr();
+      entry.state_dtype = kernel_dtype(shard.states[i].data().scalar_type(), segment->name);
     }
   }
   if (!std::equal(pointers.begin(), pointers.end(), table.uploaded.begin(), table.uploaded.end(),
@@ -249,7 +269,7 @@ void ShardedOptimizer::check_unchanged() const {
     if (segment->trainable && !segment->sharded && has_own_master(*segment)) {
       const params::Parameter* changed = segment->changed_in_place();
       SW_USER_CHECK(UsageError, changed == nullptr, "parameter ", changed->name,
-                    " was changed in place since the last step; its fp32 master weight was not, "
+                    " was changed in place since the last step; its master weight was not, "
                     "and would undo the change. Change weights with engine.load_state_dict().");
     }
   }
@@ -387,7 +407,7 @@ void ShardedOptimizer::run_on_host(Boundary& boundary) {
              static_cast<const kernels::StepDecision*>(decision.data_ptr()),
              static_cast<const std::uint8_t*>(active.data_ptr()),
              static_cast<const std::int32_t*>(steps.data_ptr()));
-  if (on_gpu) {
+  if (on_gpu || options_.sixteen_bit_masters) {
     write_parameters();
   }
 }

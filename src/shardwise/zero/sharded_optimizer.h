@@ -23,10 +23,13 @@ struct ShardedOptimizerOptions {
   int rank = 0;
   // Masters and states rest in host memory, where the CPU kernels update them.
   bool offload = false;
+  // 16-bit parameters are their own masters, and whether states are in their dtype too.
+  bool sixteen_bit_masters = false;
+  bool sixteen_bit_states = false;
   comm::Channel* channel = nullptr;  // for the norms of LAMB and the matrices of Muon
 };
 
-// This rank's part of one parameter's master, fp32: flat, or at stage 0 the whole in its own shape.
+// This rank's part of one parameter's master: flat, or at stage 0 the whole in its own shape.
 struct MasterPiece {
   int parameter = -1;  // index in the registry
   at::Tensor data;
@@ -63,8 +66,8 @@ class ShardedOptimizer {
   std::vector<MasterPiece> pieces() const;
   void set_outside_update(OutsideUpdate update) { outside_ = std::move(update); }
 
-  // fp32 slice [update range] of a trainable segment; the parameter itself in fp32 training without
-  // offload.
+  // The slice [update range] of a trainable segment that is updated: the parameter itself, without
+  // offload, in fp32 training and with 16-bit masters; else fp32 values of its own.
   const params::ShardHandle& master(const params::Segment& segment) const;
   // Whether the master is memory of its own.
   bool has_own_master(const params::Segment& segment) const;
@@ -95,7 +98,7 @@ class ShardedOptimizer {
   };
 
   void make_shard(params::Segment& segment);
-  void offload(Shard& shard, at::ScalarType dtype);
+  void offload(Shard& shard);
   void make_tables();
   Table make_table(bool for_norm) const;
   void refresh(Table& table) const;

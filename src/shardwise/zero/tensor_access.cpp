@@ -44,7 +44,10 @@ at::Tensor TensorAccess::local(int parameter, const std::string& kind) {
   if (factor.defined()) {
     return part.to(at::kFloat).div_(factor);
   }
-  return part.defined() ? part.clone() : part;
+  if (!part.defined() || kind == "gradient") {
+    return part.defined() ? part.clone() : part;
+  }
+  return part.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
 bool TensorAccess::set_local(int parameter, const std::string& kind, const at::Tensor& value) {

@@ -35,16 +35,17 @@ class TensorAccess {
   TensorAccess(const Holders& holders, const comm::ShardChannels& channels, ZeroPlan plan,
                GradientFactor factor);
 
-  // A copy in the parameter's shape. Undefined where there is none of that kind.
+  // A copy in the parameter's shape; masters and states in fp32. Undefined where there is none of
+  // that kind.
   at::Tensor full(int parameter, const std::string& kind);
   // Overwrites a "master" (and the parameter with it), the "gradient" or a state with a tensor of
   // the parameter's shape, alike on every rank. False where there is none of that kind.
   bool set_full(int parameter, const std::string& kind, const at::Tensor& value);
   void set_parameter(int parameter, const at::Tensor& value);
 
-  // A copy of this rank's elements, [n] in memory order; undefined where there is none of that
-  // kind. Not collective, but for gradients where losses count by their tokens, and where replicas
-  // (hybrid sharding) take the mean of theirs.
+  // A copy of this rank's elements, [n] in memory order, masters and states in fp32; undefined
+  // where there is none of that kind. Not collective, but for gradients where losses count by their
+  // tokens, and where replicas (hybrid sharding) take the mean of theirs.
   at::Tensor local(int parameter, const std::string& kind);
   // The parameter follows its master; where it is whole that is collective. Gradients as above.
   bool set_local(int parameter, const std::string& kind, const at::Tensor& value);

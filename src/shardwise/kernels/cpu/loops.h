@@ -59,120 +59,45 @@ SW_SHARED_INLINE void store_parameter(typename L::F p, const UpdateRun& run, std
   }
 }
 
-template <typename L, typename G, typename P>
-SW_SHARED_INLINE void adam_step(const UpdateRun& run, const AdamScalars& s, std::int64_t i,
-                                std::int64_t n) {
+template <typename L, typename G, typename P, typename Scalars>
+SW_SHARED_INLINE void update_step(const UpdateRun& run, const Scalars& s, std::int64_t i,
+                                  std::int64_t n) {
   using F = typename L::F;
   F p = load_first<L>(run.master + i, n);
-  F m = load_first<L>(run.state0 + i, n);
-  F v = load_first<L>(run.state1 + i, n);
-  adam_element(s, load_first<L>(static_cast<const G*>(run.gradient) + i, n), p, m, v);
+  F state[2] = {F(0.0F), F(0.0F)};
+  for (int k = 0; k < Scalars::kStates; ++k) {
+    state[k] = load_first<L>(run.state[k] + i, n);
+  }
+  update_element(s, load_first<L>(static_cast<const G*>(run.gradient) + i, n), p, state);
   store_first<L>(p, run.master + i, n);
-  store_first<L>(m, run.state0 + i, n);
-  store_first<L>(v, run.state1 + i, n);
+  for (int k = 0; k < Scalars::kStates; ++k) {
+    store_first<L>(state[k], run.state[k] + i, n);
+  }
   store_parameter<L, P>(p, run, i, n);
 }
 
-template <typename L, typename G, typename P>
-void adam_loop(const UpdateRun& run, const AdamScalars& scalars) {
-  const UpdateRun r = run;
-  const AdamScalars s = scalars;
-  std::int64_t i = 0;
-  for (; i + L::kWidth <= r.n; i += L::kWidth) {
-    adam_step<L, G, P>(r, s, i, L::kWidth);
-  }
-  if (i < r.n) {
-    adam_step<L, G, P>(r, s, i, r.n - i);
-  }
-}
-
-template <typename L, typename G, typename P, bool kMomentum>
-SW_SHARED_INLINE void sgd_step(const UpdateRun& run, const SgdScalars& s, std::int64_t i,
-                               std::int64_t n) {
-  using F = typename L::F;
-  F p = load_first<L>(run.master + i, n);
-  const F g = load_first<L>(static_cast<const G*>(run.gradient) + i, n);
-  if constexpr (kMomentum) {
-    F b = load_first<L>(run.state0 + i, n);
-    sgd_momentum_element(s, g, p, b);
-    store_first<L>(b, run.state0 + i, n);
-  } else {
-    sgd_plain_element(s, g, p);
-  }
-  store_first<L>(p, run.master + i, n);
-  store_parameter<L, P>(p, run, i, n);
-}
-
-template <typename L, typename G, typename P, bool kMomentum>
-SW_SHARED_INLINE void sgd_run(const UpdateRun& r, const SgdScalars& s) {
-  std::int64_t i = 0;
-  for (; i + L::kWidth <= r.n; i += L::kWidth) {
-    sgd_step<L, G, P, kMomentum>(r, s, i, L::kWidth);
-  }
-  if (i < r.n) {
-    sgd_step<L, G, P, kMomentum>(r, s, i, r.n - i);
-  }
-}
-
-template <typename L, typename G, typename P>
-void sgd_loop(const UpdateRun& run, const SgdScalars& scalars) {
-  const UpdateRun r = run;
-  const SgdScalars s = scalars;
-  if (s.has_momentum) {
-    sgd_run<L, G, P, true>(r, s);
-  } else {
-    sgd_run<L, G, P, false>(r, s);
-  }
-}
-
-struct LionElement {
-  template <typename F>
-  static SW_SHARED_INLINE void apply(const LionScalars& s, F g, F& p, F& m) {
-    lion_element(s, g, p, m);
-  }
-};
-
-struct AdagradElement {
-  template <typename F>
-  static SW_SHARED_INLINE void apply(const AdagradScalars& s, F g, F& p, F& sum) {
-    adagrad_element(s, g, p, sum);
-  }
-};
-
-// Rules with one state.
-template <typename L, typename G, typename P, typename Element, typename Scalars>
-SW_SHARED_INLINE void one_state_step(const UpdateRun& run, const Scalars& s, std::int64_t i,
-                                     std::int64_t n) {
-  using F = typename L::F;
-  F p = load_first<L>(run.master + i, n);
-  F state = load_first<L>(run.state0 + i, n);
-  Element::apply(s, load_first<L>(static_cast<const G*>(run.gradient) + i, n), p, state);
-  store_first<L>(p, run.master + i, n);
-  store_first<L>(state, run.state0 + i, n);
-  store_parameter<L, P>(p, run, i, n);
-}
-
-template <typename L, typename G, typename P, typename Element, typename Scalars>
-SW_SHARED_INLINE void one_state_loop(const UpdateRun& run, const Scalars& scalars) {
+template <typename L, typename G, typename P, typename Scalars>
+SW_SHARED_INLINE void update_run(const UpdateRun& run, const Scalars& scalars) {
   const UpdateRun r = run;
   const Scalars s = scalars;
   std::int64_t i = 0;
   for (; i + L::kWidth <= r.n; i += L::kWidth) {
-    one_state_step<L, G, P, Element>(r, s, i, L::kWidth);
+    update_step<L, G, P>(r, s, i, L::kWidth);
   }
   if (i < r.n) {
-    one_state_step<L, G, P, Element>(r, s, i, r.n - i);
+    update_step<L, G, P>(r, s, i, r.n - i);
   }
 }
 
-template <typename L, typename G, typename P>
-void lion_loop(const UpdateRun& run, const LionScalars& scalars) {
-  one_state_loop<L, G, P, LionElement>(run, scalars);
-}
-
-template <typename L, typename G, typename P>
-void adagrad_loop(const UpdateRun& run, const AdagradScalars& scalars) {
-  one_state_loop<L, G, P, AdagradElement>(run, scalars);
+template <typename L, typename Scalars, typename G, typename P>
+void update_loop(const UpdateRun& run, const Scalars& scalars) {
+  if constexpr (!std::is_void_v<typename Scalars::Stateless>) {
+    if (!scalars.keeps_state) {
+      update_run<L, G, P>(run, typename Scalars::Stateless{scalars});
+      return;
+    }
+  }
+  update_run<L, G, P>(run, scalars);
 }
 
 // Element i goes to lane i mod 16 and the lanes are folded in halves: the same sum at every level.
@@ -239,28 +164,31 @@ void sum_ranked_loop(const RankedSum& ranked_sum) {
   }
 }
 
-#define SW_FOR_PARAMETERS(loop, L, G) \
-  {loop<L, G, float>, loop<L, G, Half>, loop<L, G, BFloat16>, loop<L, G, Nothing>}
+template <typename L, typename Scalars>
+constexpr UpdateLoops<Scalars> make_update_loops() {
+#define SW_FOR_PARAMETERS(G)                                                      \
+  {                                                                               \
+    update_loop<L, Scalars, G, float>, update_loop<L, Scalars, G, Half>,          \
+        update_loop<L, Scalars, G, BFloat16>, update_loop<L, Scalars, G, Nothing> \
+  }
+  return {{SW_FOR_PARAMETERS(float), SW_FOR_PARAMETERS(Half), SW_FOR_PARAMETERS(BFloat16)}};
+#undef SW_FOR_PARAMETERS
+}
+
 #define SW_FOR_INPUTS(L, O) \
   {sum_ranked_loop<L, O, float>, sum_ranked_loop<L, O, Half>, sum_ranked_loop<L, O, BFloat16>}
 
 template <typename L>
 constexpr LoopsTable make_loops() {
-  return LoopsTable{
-      {SW_FOR_PARAMETERS(adam_loop, L, float), SW_FOR_PARAMETERS(adam_loop, L, Half),
-       SW_FOR_PARAMETERS(adam_loop, L, BFloat16)},
-      {SW_FOR_PARAMETERS(sgd_loop, L, float), SW_FOR_PARAMETERS(sgd_loop, L, Half),
-       SW_FOR_PARAMETERS(sgd_loop, L, BFloat16)},
-      {SW_FOR_PARAMETERS(lion_loop, L, float), SW_FOR_PARAMETERS(lion_loop, L, Half),
-       SW_FOR_PARAMETERS(lion_loop, L, BFloat16)},
-      {SW_FOR_PARAMETERS(adagrad_loop, L, float), SW_FOR_PARAMETERS(adagrad_loop, L, Half),
-       SW_FOR_PARAMETERS(adagrad_loop, L, BFloat16)},
-      {sum_of_squares_loop<L, float>, sum_of_squares_loop<L, Half>,
-       sum_of_squares_loop<L, BFloat16>},
-      {SW_FOR_INPUTS(L, float), SW_FOR_INPUTS(L, Half), SW_FOR_INPUTS(L, BFloat16)}};
+  return LoopsTable{make_update_loops<L, AdamScalars>(),
+                    make_update_loops<L, SgdScalars>(),
+                    make_update_loops<L, LionScalars>(),
+                    make_update_loops<L, AdagradScalars>(),
+                    {sum_of_squares_loop<L, float>, sum_of_squares_loop<L, Half>,
+                     sum_of_squares_loop<L, BFloat16>},
+                    {SW_FOR_INPUTS(L, float), SW_FOR_INPUTS(L, Half), SW_FOR_INPUTS(L, BFloat16)}};
 }
 
-#undef SW_FOR_PARAMETERS
 #undef SW_FOR_INPUTS
 
 }  // namespace shardwise::kernels::cpu

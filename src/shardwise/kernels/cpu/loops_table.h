@@ -9,11 +9,10 @@
 
 namespace shardwise::kernels::cpu {
 
-// One chunk, pointers already at its first element.
+// Elements of one chunk, pointers already at the first of them.
 struct UpdateRun {
   float* master;
-  float* state0;
-  float* state1;
+  float* state[2];
   const void* gradient;
   void* parameter;
   std::int64_t n;
@@ -32,14 +31,16 @@ struct RankedSum {
 inline constexpr int kDTypes = 3;
 inline constexpr int kNoParameter = 3;  // second index of the update tables: only master is written
 
+// Of one rule.
 template <typename Scalars>
-using UpdateLoop = void (*)(const UpdateRun&, const Scalars&);
+struct UpdateLoops {
+  void (*update[kDTypes][kDTypes + 1])(const UpdateRun&, const Scalars&);  // [gradient][parameter]
+};
 
-struct LoopsTable {
-  UpdateLoop<AdamScalars> adam[kDTypes][kDTypes + 1];  // [gradient][parameter]
-  UpdateLoop<SgdScalars> sgd[kDTypes][kDTypes + 1];
-  UpdateLoop<LionScalars> lion[kDTypes][kDTypes + 1];
-  UpdateLoop<AdagradScalars> adagrad[kDTypes][kDTypes + 1];
+struct LoopsTable : UpdateLoops<AdamScalars>,
+                    UpdateLoops<SgdScalars>,
+                    UpdateLoops<LionScalars>,
+                    UpdateLoops<AdagradScalars> {
   double (*sum_of_squares[kDTypes])(const void* in, std::int64_t n);
   void (*sum_ranked[kDTypes][kDTypes])(const RankedSum&);  // [out][in]
 };

@@ -17,17 +17,9 @@ namespace cuda {
 
 std::vector<int> architectures();
 
-void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step);
-void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
-                const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
-void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step);
-void adagrad_update(const Place& place, const ChunkTable& table,
-                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
-                    const std::uint8_t* active, const std::int32_t* step);
+template <typename Group>
+void update(const Place& place, const ChunkTable& table, const std::vector<Group>& groups,
+            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step);
 void sum_of_squares(const Place& place, const ChunkTable& table, double* partials);
 
 void fill_boundary_record(const Place& place, const ChunkTable& table, const double* partials,
@@ -42,3 +34,13 @@ void copy(const Place& place, void* out, const void* in, std::int64_t bytes);
 
 }  // namespace cuda
 }  // namespace shardwise::kernels
+
+// Defines `update` for every group in the present namespace, where its template stands.
+#define SW_DEFINE_UPDATE(Group)                                                    \
+  template void update(const Place&, const ChunkTable&, const std::vector<Group>&, \
+                       const StepDecision*, const std::uint8_t*, const std::int32_t*);
+#define SW_DEFINE_UPDATES     \
+  SW_DEFINE_UPDATE(AdamGroup) \
+  SW_DEFINE_UPDATE(SgdGroup)  \
+  SW_DEFINE_UPDATE(LionGroup) \
+  SW_DEFINE_UPDATE(AdagradGroup)

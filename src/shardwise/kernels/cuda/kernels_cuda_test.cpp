@@ -145,26 +145,6 @@ std::vector<AdagradGroup> adagrad_groups(int count) {
   return groups;
 }
 
-void update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
-            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
-  lion_update(place, table, groups, decision, active, steps);
-}
-
-void update(const Place& place, const ChunkTable& table, const std::vector<AdagradGroup>& groups,
-            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
-  adagrad_update(place, table, groups, decision, active, steps);
-}
-
-void update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
-            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
-  adam_update(place, table, groups, decision, active, steps);
-}
-
-void update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
-            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* steps) {
-  sgd_update(place, table, groups, decision, active, steps);
-}
-
 template <typename Group>
 void run_on_cpu(TestShard& shard, const std::vector<Group>& groups, const StepInputs& inputs) {
   const ShardPointers pointers = shard.pointers();
@@ -183,9 +163,9 @@ void run_on_device(const Place& place, TestShard& shard, const std::vector<Group
   const OnDevice gradient(shard.gradient.data(), shard.gradient.bytes.size(), shift);
   const OnDevice parameter(shard.parameter.bytes);
   ShardPointers pointers = shard.pointers();
-  pointers.master = master.as<float>();
-  pointers.state[0] = state0.as<float>();
-  pointers.state[1] = state1.as<float>();
+  pointers.master = master.data();
+  pointers.state[0] = state0.data();
+  pointers.state[1] = state1.data();
   pointers.gradient = gradient.data();
   pointers.parameter = shard.parameter_is_master ? master.data() : parameter.data();
   const OnDevice segments(&pointers, sizeof(pointers));
@@ -212,6 +192,18 @@ void expect_same_bits(const TestShard& a, const TestShard& b) {
 }
 
 template <typename Group>
+void compare_shards(const Place& place, const TestShard& before, const std::vector<Group>& groups,
+                    int apply, std::size_t shift) {
+  const StepInputs inputs(before.chunks.size(), 0.37F, apply);
+  TestShard on_cpu = before;
+  TestShard on_device = before;
+  run_on_cpu(on_cpu, groups, inputs);
+  run_on_device(place, on_device, groups, inputs, shift);
+  expect_same_bits(on_cpu, on_device);
+  EXPECT_EQ(before.master == on_device.master, apply == 0);
+}
+
+template <typename Group>
 void compare_updates(const Place& place, const std::vector<Group>& groups, int apply) {
   for (const Case& c : all_cases()) {
     for (std::size_t shift : {std::size_t{0}, static_cast<std::size_t>(element_size(c.gradient))}) {
@@ -219,14 +211,14 @@ void compare_updates(const Place& place, const std::vector<Group>& groups, int a
       if constexpr (std::is_same_v<Group, AdagradGroup>) {
         before.state0 = before.state1;  // sums are positive
       }
-      const StepInputs inputs(before.chunks.size(), 0.37F, apply);
-      TestShard on_cpu = before;
-      TestShard on_device = before;
-      run_on_cpu(on_cpu, groups, inputs);
-      run_on_device(place, on_device, groups, inputs, shift);
-      expect_same_bits(on_cpu, on_device);
-      EXPECT_EQ(before.master == on_device.master, apply == 0);
+      compare_shards(place, before, groups, apply, shift);
     }
+  }
+  for (const testing::Narrow& c : testing::all_narrow()) {
+    TestShard before(c.gradient, c.master, true, static_cast<int>(groups.size()));
+    before.state0 = before.state1;
+    before.narrow(c.master, c.state);
+    compare_shards(place, before, groups, apply, 0);
   }
 }
 

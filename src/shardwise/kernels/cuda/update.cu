@@ -26,77 +26,17 @@ struct GroupBatch {
   int count;
 };
 
-struct AdamRule {
-  using Group = AdamGroup;
-  using Scalars = AdamScalars;
-  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
-                                                    float multiplier) {
-    return adam_scalars(group, step, multiplier);
-  }
-  static constexpr int kStates = 2;
-  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
-                                                 float (&state)[2]) {
-    adam_element(s, g, p, state[0], state[1]);
-  }
-};
-
-struct SgdMomentumRule {
-  using Scalars = SgdScalars;
-  static constexpr int kStates = 1;
-  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
-                                                 float (&state)[2]) {
-    sgd_momentum_element(s, g, p, state[0]);
-  }
-};
-
-struct SgdPlainRule {
-  using Scalars = SgdScalars;
-  static constexpr int kStates = 0;
-  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
-                                                 float (&)[2]) {
-    sgd_plain_element(s, g, p);
-  }
-};
-
-struct LionRule {
-  using Group = LionGroup;
-  using Scalars = LionScalars;
-  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
-                                                    float multiplier) {
-    return lion_scalars(group, step, multiplier);
-  }
-  static constexpr int kStates = 1;
-  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
-                                                 float (&state)[2]) {
-    lion_element(s, g, p, state[0]);
-  }
-};
-
-struct AdagradRule {
-  using Group = AdagradGroup;
-  using Scalars = AdagradScalars;
-  static __device__ __forceinline__ Scalars scalars(const Group& group, std::int32_t step,
-                                                    float multiplier) {
-    return adagrad_scalars(group, step, multiplier);
-  }
-  static constexpr int kStates = 1;
-  static __device__ __forceinline__ void element(const Scalars& s, float g, float& p,
-                                                 float (&state)[2]) {
-    adagrad_element(s, g, p, state[0]);
-  }
-};
-
-// The arrays of one chunk, at its first element.
-template <typename G, typename P>
+// The arrays of one chunk, at its first element: gradients, masters, states and the parameter copy.
+template <typename G, typename M, typename S, typename P>
 struct ChunkArrays {
-  float* master;
-  float* state[2];
+  M* master;
+  S* state[2];
   const G* gradient;
   P* parameter;
 
   __device__ __forceinline__ ChunkArrays(const ShardPointers& shard, std::int64_t offset)
-      : master(shard.master + offset),
-        state{shard.state[0] + offset, shard.state[1] + offset},
+      : master(static_cast<M*>(shard.master) + offset),
+        state{static_cast<S*>(shard.state[0]) + offset, static_cast<S*>(shard.state[1]) + offset},
         gradient(static_cast<const G*>(shard.gradient) + offset),
         parameter(static_cast<P*>(shard.parameter) + offset) {}
 
@@ -113,18 +53,18 @@ struct ChunkArrays {
   }
 };
 
-template <typename Rule, typename G, typename P>
-__device__ __forceinline__ void update_one(const ChunkArrays<G, P>& a,
-                                           const typename Rule::Scalars& s, int i) {
-  float p = a.master[i];
+template <typename Scalars, typename G, typename M, typename S, typename P>
+__device__ __forceinline__ void update_one(const ChunkArrays<G, M, S, P>& a, const Scalars& s,
+                                           int i) {
+  float p = to_float32(a.master[i]);
   float state[2] = {};
-  for (int k = 0; k < Rule::kStates; ++k) {
-    state[k] = a.state[k][i];
+  for (int k = 0; k < Scalars::kStates; ++k) {
+    state[k] = to_float32(a.state[k][i]);
   }
-  Rule::element(s, to_float32(a.gradient[i]), p, state);
-  a.master[i] = p;
-  for (int k = 0; k < Rule::kStates; ++k) {
-    a.state[k][i] = state[k];
+  update_element(s, to_float32(a.gradient[i]), p, state);
+  from_float32(p, a.master + i);
+  for (int k = 0; k < Scalars::kStates; ++k) {
+    from_float32(state[k], a.state[k] + i);
   }
   if constexpr (!std::is_same_v<P, Nothing>) {
     from_float32(p, a.parameter + i);
@@ -133,36 +73,37 @@ __device__ __forceinline__ void update_one(const ChunkArrays<G, P>& a,
 
 // Four neighbouring elements in registers; loading is apart from the rest so that two quads can be
 // in flight.
+template <typename Scalars>
 struct Quad {
   Floats4 p;
   Floats4 state[2];
   Floats4 g;
 
-  template <typename Rule, typename G, typename P>
-  __device__ __forceinline__ void load(const ChunkArrays<G, P>& a, int i) {
+  template <typename Arrays>
+  __device__ __forceinline__ void load(const Arrays& a, int i) {
     g = load4(a.gradient + i);
     p = load4(a.master + i);
-    for (int k = 0; k < Rule::kStates; ++k) {
+    for (int k = 0; k < Scalars::kStates; ++k) {
       state[k] = load4(a.state[k] + i);
     }
   }
 
-  template <typename Rule, typename G, typename P>
-  __device__ __forceinline__ void update_and_store(const ChunkArrays<G, P>& a,
-                                                   const typename Rule::Scalars& s, int i) {
+  template <typename G, typename M, typename S, typename P>
+  __device__ __forceinline__ void update_and_store(const ChunkArrays<G, M, S, P>& a,
+                                                   const Scalars& s, int i) {
 #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       float one[2] = {};
-      for (int k = 0; k < Rule::kStates; ++k) {
+      for (int k = 0; k < Scalars::kStates; ++k) {
         one[k] = state[k].at[lane];
       }
-      Rule::element(s, g.at[lane], p.at[lane], one);
-      for (int k = 0; k < Rule::kStates; ++k) {
+      update_element(s, g.at[lane], p.at[lane], one);
+      for (int k = 0; k < Scalars::kStates; ++k) {
         state[k].at[lane] = one[k];
       }
     }
     store4(p, a.master + i);
-    for (int k = 0; k < Rule::kStates; ++k) {
+    for (int k = 0; k < Scalars::kStates; ++k) {
       store4(state[k], a.state[k] + i);
     }
     if constexpr (!std::is_same_v<P, Nothing>) {
@@ -171,62 +112,85 @@ struct Quad {
   }
 };
 
-template <typename Rule, typename G, typename P>
+template <typename G, typename M, typename S, typename P, typename Scalars>
 __device__ __forceinline__ void update_chunk(const ShardPointers& shard, const Chunk& chunk,
-                                             const typename Rule::Scalars& s) {
-  const ChunkArrays<G, P> a(shard, chunk.offset);
+                                             const Scalars& s) {
+  const ChunkArrays<G, M, S, P> a(shard, chunk.offset);
   const int n = chunk.length;
   const int thread = static_cast<int>(threadIdx.x);
   // Chunks of packed parameters may begin anywhere: up to three elements come first, one by one.
   int head = static_cast<int>(-chunk.offset & 3);
   head = head < n ? head : n;
-  const int end = a.template aligned4<Rule::kStates>(head) ? head + (n - head) / 4 * 4 : head;
+  const int end = a.template aligned4<Scalars::kStates>(head) ? head + (n - head) / 4 * 4 : head;
   constexpr int kQuadsApart = 4 * kThreads;
   int i = head + 4 * thread;
   for (; i + kQuadsApart < end; i += 2 * kQuadsApart) {
-    Quad first;
-    Quad second;
-    first.load<Rule>(a, i);
-    second.load<Rule>(a, i + kQuadsApart);
-    first.update_and_store<Rule>(a, s, i);
-    second.update_and_store<Rule>(a, s, i + kQuadsApart);
+    Quad<Scalars> first;
+    Quad<Scalars> second;
+    first.load(a, i);
+    second.load(a, i + kQuadsApart);
+    first.update_and_store(a, s, i);
+    second.update_and_store(a, s, i + kQuadsApart);
   }
   if (i < end) {
-    Quad quad;
-    quad.load<Rule>(a, i);
-    quad.update_and_store<Rule>(a, s, i);
+    Quad<Scalars> quad;
+    quad.load(a, i);
+    quad.update_and_store(a, s, i);
   }
   if (thread < head) {
-    update_one<Rule>(a, s, thread);
+    update_one(a, s, thread);
   }
   for (int k = end + thread; k < n; k += kThreads) {
-    update_one<Rule>(a, s, k);
+    update_one(a, s, k);
   }
 }
 
-template <typename Rule, typename G>
-__device__ __forceinline__ void choose_parameter(const ShardPointers& shard, const Chunk& chunk,
-                                                 const typename Rule::Scalars& s) {
-  if (shard.parameter == nullptr || shard.parameter == shard.master) {
-    update_chunk<Rule, G, Nothing>(shard, chunk, s);
+// A 16-bit master without a copy; see is_served.
+template <typename G, typename M, typename Scalars>
+__device__ __forceinline__ void choose_state(const ShardPointers& shard, const Chunk& chunk,
+                                             const Scalars& s) {
+  if constexpr (std::is_same_v<G, float> || std::is_same_v<G, M>) {
+    if (Scalars::kStates == 0 || shard.state_dtype == DType::kFloat32) {
+      update_chunk<G, M, float, Nothing>(shard, chunk, s);
+    } else {
+      update_chunk<G, M, M, Nothing>(shard, chunk, s);
+    }
+  }
+}
+
+template <typename G, typename Scalars>
+__device__ __forceinline__ void choose_weights(const ShardPointers& shard, const Chunk& chunk,
+                                               const Scalars& s) {
+  if (shard.master_dtype == DType::kFloat16) {
+    choose_state<G, Half>(shard, chunk, s);
+  } else if (shard.master_dtype == DType::kBFloat16) {
+    choose_state<G, BFloat16>(shard, chunk, s);
+  } else if (shard.parameter == nullptr || shard.parameter == shard.master) {
+    update_chunk<G, float, float, Nothing>(shard, chunk, s);
   } else if (shard.parameter_dtype == DType::kFloat32) {
-    update_chunk<Rule, G, float>(shard, chunk, s);
+    update_chunk<G, float, float, float>(shard, chunk, s);
   } else if (shard.parameter_dtype == DType::kFloat16) {
-    update_chunk<Rule, G, Half>(shard, chunk, s);
+    update_chunk<G, float, float, Half>(shard, chunk, s);
   } else {
-    update_chunk<Rule, G, BFloat16>(shard, chunk, s);
+    update_chunk<G, float, float, BFloat16>(shard, chunk, s);
   }
 }
 
-template <typename Rule>
+template <typename Scalars>
 __device__ __forceinline__ void choose_gradient(const ShardPointers& shard, const Chunk& chunk,
-                                                const typename Rule::Scalars& s) {
+                                                const Scalars& s) {
+  if constexpr (!std::is_void_v<typename Scalars::Stateless>) {
+    if (!s.keeps_state) {
+      choose_gradient(shard, chunk, typename Scalars::Stateless{s});
+      return;
+    }
+  }
   if (shard.gradient_dtype == DType::kFloat32) {
-    choose_parameter<Rule, float>(shard, chunk, s);
+    choose_weights<float>(shard, chunk, s);
   } else if (shard.gradient_dtype == DType::kFloat16) {
-    choose_parameter<Rule, Half>(shard, chunk, s);
+    choose_weights<Half>(shard, chunk, s);
   } else {
-    choose_parameter<Rule, BFloat16>(shard, chunk, s);
+    choose_weights<BFloat16>(shard, chunk, s);
   }
 }
 
@@ -247,61 +211,29 @@ __device__ __forceinline__ int index_in_batch(const UpdateArguments& arguments, 
   return active && arguments.decision->apply != 0 && index >= 0 && index < batch.count ? index : -1;
 }
 
-// One thread prepares the scalars, since powers in double are slow.
-template <typename Rule>
+// One thread prepares the scalars, since powers in double are slow. Dtypes that no update serves
+// stop the program: the host cannot see them.
+template <typename Group>
 __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void update_kernel(
-    const UpdateArguments arguments,
-    const __grid_constant__ GroupBatch<typename Rule::Group> batch) {
+    const UpdateArguments arguments, const __grid_constant__ GroupBatch<Group> batch) {
+  using Scalars = decltype(make_scalars(Group{}, 0, 0.0F));
   const Chunk chunk = arguments.table.chunks[blockIdx.x];
   const int index = index_in_batch(arguments, chunk, batch);
   if (index < 0) {
     return;
   }
-  __shared__ typename Rule::Scalars scalars;
+  __shared__ Scalars scalars;
   if (threadIdx.x == 0) {
-    scalars = Rule::scalars(batch.groups[index], arguments.step[chunk.parameter],
-                            arguments.decision->gradient_multiplier);
+    scalars = make_scalars(batch.groups[index], arguments.step[chunk.parameter],
+                           arguments.decision->gradient_multiplier);
   }
   __syncthreads();
-  const typename Rule::Scalars s = scalars;
-  choose_gradient<Rule>(arguments.table.segments[chunk.segment], chunk, s);
-}
-
-__global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void sgd_kernel(
-    const UpdateArguments arguments, const __grid_constant__ GroupBatch<SgdGroup> batch) {
-  const Chunk chunk = arguments.table.chunks[blockIdx.x];
-  const int index = index_in_batch(arguments, chunk, batch);
-  if (index < 0) {
-    return;
-  }
-  const SgdScalars s = sgd_scalars(batch.groups[index], arguments.step[chunk.parameter],
-                                   arguments.decision->gradient_multiplier);
+  const Scalars s = scalars;
   const ShardPointers shard = arguments.table.segments[chunk.segment];
-  if (s.has_momentum) {
-    choose_gradient<SgdMomentumRule>(shard, chunk, s);
-  } else {
-    choose_gradient<SgdPlainRule>(shard, chunk, s);
+  if (!is_served(shard)) {
+    __trap();
   }
-}
-
-// Launches `kernel` once for each batch of groups.
-template <typename Group>
-void launch_updates(void (*kernel)(UpdateArguments, GroupBatch<Group>), const char* name,
-                    const Place& place, const UpdateArguments& arguments,
-                    const std::vector<Group>& groups) {
-  if (arguments.table.chunk_count == 0) {
-    return;
-  }
-  const auto count = static_cast<int>(groups.size());
-  for (int first = 0; first < count; first += kGroupsPerLaunch) {
-    GroupBatch<Group> batch = {};
-    batch.first = first;
-    batch.count = std::min(kGroupsPerLaunch, count - first);
-    std::copy_n(groups.begin() + first, batch.count, batch.groups);
-    kernel<<<grid_size(arguments.table.chunk_count), kThreads, 0, stream_of(place)>>>(arguments,
-                                                                                      batch);
-    check_launch(name);
-  }
+  choose_gradient(shard, chunk, s);
 }
 
 // Elements come in eights, thread by thread, wherever the chunk begins: the order of the sum
@@ -359,32 +291,26 @@ __global__ __launch_bounds__(kThreads) void sum_of_squares_kernel(const ChunkTab
 
 }  // namespace
 
-void adam_update(const Place& place, const ChunkTable& table, const std::vector<AdamGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step) {
-  launch_updates(update_kernel<AdamRule>, "adam_update", place, {table, decision, active, step},
-                 groups);
+// One launch for each batch of groups.
+template <typename Group>
+void update(const Place& place, const ChunkTable& table, const std::vector<Group>& groups,
+            const StepDecision* decision, const std::uint8_t* active, const std::int32_t* step) {
+  if (table.chunk_count == 0) {
+    return;
+  }
+  const auto count = static_cast<int>(groups.size());
+  for (int first = 0; first < count; first += kGroupsPerLaunch) {
+    GroupBatch<Group> batch = {};
+    batch.first = first;
+    batch.count = std::min(kGroupsPerLaunch, count - first);
+    std::copy_n(groups.begin() + first, batch.count, batch.groups);
+    update_kernel<<<grid_size(table.chunk_count), kThreads, 0, stream_of(place)>>>(
+        UpdateArguments{table, decision, active, step}, batch);
+    check_launch("update");
+  }
 }
 
-void lion_update(const Place& place, const ChunkTable& table, const std::vector<LionGroup>& groups,
-                 const StepDecision* decision, const std::uint8_t* active,
-                 const std::int32_t* step) {
-  launch_updates(update_kernel<LionRule>, "lion_update", place, {table, decision, active, step},
-                 groups);
-}
-
-void adagrad_update(const Place& place, const ChunkTable& table,
-                    const std::vector<AdagradGroup>& groups, const StepDecision* decision,
-                    const std::uint8_t* active, const std::int32_t* step) {
-  launch_updates(update_kernel<AdagradRule>, "adagrad_update", place,
-                 {table, decision, active, step}, groups);
-}
-
-void sgd_update(const Place& place, const ChunkTable& table, const std::vector<SgdGroup>& groups,
-                const StepDecision* decision, const std::uint8_t* active,
-                const std::int32_t* step) {
-  launch_updates(sgd_kernel, "sgd_update", place, {table, decision, active, step}, groups);
-}
+SW_DEFINE_UPDATES
 
 void sum_of_squares(const Place& place, const ChunkTable& table, double* partials) {
   if (table.chunk_count == 0) {

@@ -14,25 +14,13 @@ namespace {
 
 std::vector<int> architectures() { return {}; }
 
-void adam_update(const Place&, const ChunkTable&, const std::vector<AdamGroup>&,
-                 const StepDecision*, const std::uint8_t*, const std::int32_t*) {
-  refuse("adam_update");
+template <typename Group>
+void update(const Place&, const ChunkTable&, const std::vector<Group>&, const StepDecision*,
+            const std::uint8_t*, const std::int32_t*) {
+  refuse("update");
 }
 
-void sgd_update(const Place&, const ChunkTable&, const std::vector<SgdGroup>&, const StepDecision*,
-                const std::uint8_t*, const std::int32_t*) {
-  refuse("sgd_update");
-}
-
-void lion_update(const Place&, const ChunkTable&, const std::vector<LionGroup>&,
-                 const StepDecision*, const std::uint8_t*, const std::int32_t*) {
-  refuse("lion_update");
-}
-
-void adagrad_update(const Place&, const ChunkTable&, const std::vector<AdagradGroup>&,
-                    const StepDecision*, const std::uint8_t*, const std::int32_t*) {
-  refuse("adagrad_update");
-}
+SW_DEFINE_UPDATES
 
 void sum_of_squares(const Place&, const ChunkTable&, double*) { refuse("sum_of_squares"); }
 
