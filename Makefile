@@ -3,6 +3,7 @@
 #   PRESET=name    release (default), dev, asan, ubsan, tsan
 #   JOBS=n         parallel compile jobs (default: Ninja's)
 #   EXTRA_PYTHON=path   build the Python module for this Python too, from the same build
+#   WORKERS=n      test files side by side (default 2); each takes up to five processes
 #   QUICKSTART_ARGS, PYTEST_ARGS   passed on, for example QUICKSTART_ARGS="--set training.seed=1"
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,6 +15,7 @@ QUICKSTART_ARGS ?=
 QUICKSTART := examples/quickstart
 QUICKSTART_OUTPUT := $(QUICKSTART)/output
 PYTEST_ARGS ?=
+WORKERS ?= 2
 
 ifdef PYTHON
 VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' || echo unusable)
@@ -64,11 +66,11 @@ test-cpp: build
 
 test: export GTEST_FILTER := -Exhaustive.*
 test: test-cpp
-	$(PY) -m pytest -m "not full and not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not full and not gpu" $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory quickstart-short
 
 test-full: test-cpp
-	$(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" $(PYTEST_ARGS)
 
 # Never builds: it runs where the artefacts were carried to, with any Python that has torch.
 test-gpu:

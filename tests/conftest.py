@@ -1,7 +1,13 @@
 """Fixtures: the rank pool, pools of a test's own, the reference process."""
 
+import os
+import pickle
+
 import pytest
 from rank_pool import RankPool
+
+# For the test process, and for the server that ranks are forked from.
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +32,22 @@ def own_pool():
         pool.close()
 
 
+class Reference:
+    """A process that never imports shardwise and trains with plain PyTorch; asked only once."""
+
+    def __init__(self):
+        self.pool = RankPool(1)
+        self.known = {}
+
+    def run(self, function, *args, **kwargs) -> list:
+        key = pickle.dumps((function, args, kwargs))
+        if key not in self.known:
+            self.known[key] = self.pool.run(function, *args, **kwargs)
+        return self.known[key]
+
+
 @pytest.fixture(scope="session")
 def reference():
-    """A process that never imports shardwise and trains with plain PyTorch."""
-    pool = RankPool(1)
-    yield pool
-    pool.close()
+    reference = Reference()
+    yield reference
+    reference.pool.close()

@@ -12,12 +12,22 @@ import tempfile
 import time
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 
 import rank_worker
 
-# Ranks are forked from a server that has imported torch and nothing of ours.
+# Ranks are forked from a server that has imported what they need, and nothing of ours: several
+# seconds each. Not with a GPU: these modules may ask for it, and who has asked cannot be forked.
+HEAVY = [
+    "torch._dynamo",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch.distributed"])
+CONTEXT.set_forkserver_preload(
+    ["torch.distributed", *(HEAVY if not Path("/dev/nvidia0").exists() else [])]
+)
 GRACE_SECONDS = 20  # how long the other ranks may still answer once one has failed or died
 
 

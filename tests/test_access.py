@@ -310,15 +310,16 @@ def set_whole(weight, model, kinds):
         utils.safe_set_full_optimizer_state(weight, state, "exp_avg")
 
 
-def set_local(weight, model, kinds):
-    """The same through each rank's own elements."""
+def set_local(weight, model, kinds, shards):
+    """The same through each rank's own elements; `shards` neighbours share one copy."""
     from shardwise import utils
 
     count = torch.tensor([utils.safe_get_local_fp32_param(weight).numel()])
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, count)
-    assert sum(int(c) for c in counts) == weight.numel()
-    first = sum(int(c) for c in counts[: dist.get_rank()])
+    of_copy = dist.get_rank() // shards * shards
+    assert sum(int(c) for c in counts[of_copy : of_copy + shards]) == weight.numel()
+    first = sum(int(c) for c in counts[of_copy : dist.get_rank()])
     if "param" in kinds:
         new = changed_weight(model).flatten()[first : first + int(count)]
         utils.safe_set_local_fp32_param(weight, new)
@@ -330,15 +331,30 @@ def set_local(weight, model, kinds):
         utils.safe_set_local_optimizer_state(weight, torch.full_like(state, 0.01), "exp_avg")
 
 
-def rank_sets(stage, kinds, local, persistence=0):
+def backward_by_tokens(engine, step):
+    """Ranks take 6, 18 and 24 of the step's 48 samples, and say so."""
+    first, end = ((0, 6), (6, 24), (24, 48))[dist.get_rank()]
+    micro = {key: value[first:end] for key, value in models.batch("mlp", step).items()}
+    engine.backward(engine(**micro), tokens=end - first)
+
+
+def rank_sets(stage, kinds, local, persistence=0, own=None):
     settings = settings_of(stage)
     settings["zero_optimization"]["stage3_param_persistence_threshold"] = persistence
+    settings["shardwise"].update(own or {})
+    shards = settings["shardwise"].get("hybrid_shard_size", 0) or dist.get_world_size()
     model = models.build("mlp")
     with make_engine(model, settings) as engine:
-        train_step(engine, 0)
-        engine.backward(engine(**samples(1)))
-        (set_local if local else set_whole)(model.blocks[1].up.weight, model, kinds)
-        engine.step()
+        for step in range(2):
+            if settings["shardwise"].get("token_weighted_loss"):
+                backward_by_tokens(engine, step)
+            else:
+                engine.backward(engine(**samples(step)))
+            if step == 1 and local:
+                set_local(model.blocks[1].up.weight, model, kinds, shards)
+            elif step == 1:
+                set_whole(model.blocks[1].up.weight, model, kinds)
+            engine.step()
         return engine.state_dict()
 
 
@@ -359,6 +375,61 @@ def test_local_parts_set(stage, persistence, pool, reference):
     kinds = ["param", "grad", "state"]
     found = pool.run(rank_sets, stage, kinds, True, persistence, ranks=4)
     check_set(found[0], kinds, reference)
+
+
+TOKENS, HYBRID = {"token_weighted_loss": True}, {"hybrid_shard_size": 2}
+
+
+@pytest.mark.parametrize(
+    "own,ranks", [(TOKENS, 3), (HYBRID, 4)], ids=["losses by tokens", "replicas"]
+)
+@pytest.mark.parametrize("stage,local", [*((s, False) for s in range(4)), (2, True), (3, True)])
+def test_tensors_set_where_gradients_mean_something_else(stage, local, own, ranks, pool, reference):
+    """Gradients are read and set as means, whatever they are divided by later; replicas follow."""
+    kinds = ["param", "grad", "state"]
+    check_set(pool.run(rank_sets, stage, kinds, local, 0, own, ranks=ranks)[0], kinds, reference)
+
+
+def plain_gradients():
+    model = models.build("mlp")
+    model(**models.batch("mlp", 0)).backward()
+    return {n: p.grad for n, p in model.named_parameters()}
+
+
+def rank_reads(stage, own):
+    """Gradients after backward; masters and first moments after the step."""
+    from shardwise import utils
+
+    settings = settings_of(stage)
+    settings["shardwise"].update(own)
+    with make_engine(models.build("mlp"), settings) as engine:
+        named = list(engine.module.named_parameters())
+        if "token_weighted_loss" in own:
+            backward_by_tokens(engine, 0)
+        else:
+            engine.backward(engine(**samples(0)))
+        gradients = parity.full_gradients(engine)
+        engine.step()
+        moments = {n: utils.safe_get_full_optimizer_state(p, "exp_avg") for n, p in named}
+        masters = {n: utils.safe_get_full_fp32_param(p) for n, p in named}
+        state = [engine.state_dict()]
+        dist.broadcast_object_list(state)
+        assert all(torch.equal(masters[n], state[0][n]) for n in masters)
+        return gradients, moments
+
+
+@pytest.mark.parametrize(
+    "own,ranks", [(TOKENS, 3), (HYBRID, 4)], ids=["losses by tokens", "replicas"]
+)
+@STAGES
+def test_tensors_read_where_gradients_mean_something_else(stage, own, ranks, pool, reference):
+    plain = reference.run(plain_gradients)[0]
+    for gradients, moments in pool.run(rank_reads, stage, own, ranks=ranks):
+        for name, value in plain.items():
+            largest = value.abs().max()
+            assert (gradients[name] - value).abs().max() <= 1e-5 * largest, name
+            # One step of Adam from zero: a tenth of the gradient.
+            assert (moments[name] - 0.1 * value).abs().max() <= 1e-6 * largest, name
 
 
 def rank_set_16_bit(stage):

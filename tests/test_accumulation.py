@@ -403,12 +403,22 @@ def plain_token_mean():
     return {name: p.grad for name, p in module.named_parameters()}
 
 
-def rank_token_weighted(stage, order, accumulation, dtype="fp32"):
+def plain_mean_of_means():
+    """Gradients where each of four micro-batches counts the same."""
+    module = models.build("gpt2")
+    for batch in token_batches()[:4]:
+        (module(**batch).loss / 4).backward()
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def rank_token_weighted(stage, order, accumulation, dtype="fp32", weighted=True):
     """`order[micro][rank]`: which batch a rank takes; the last one has no target at all."""
     import torch.distributed as dist
 
     settings = config(stage, accumulation=accumulation)
-    settings["shardwise"] = {"poison_released": True, "token_weighted_loss": True}
+    settings["shardwise"] = {"poison_released": True}
+    if weighted:  # else what the configuration does without the key
+        settings["shardwise"]["token_weighted_loss"] = True
     if dtype != "fp32":
         settings[dtype] = {"enabled": True}
     batches = token_batches()
@@ -437,6 +447,14 @@ def test_GA_03_token_weights(stage, order, accumulation, ranks, pool, reference)
     assert max(errors.values()) <= 1e-5, max(errors, key=errors.get)
     expected = torch.linalg.vector_norm(torch.stack([g.double().norm() for g in plain.values()]))
     assert norm == pytest.approx(float(expected), rel=1e-6)
+
+
+@STAGES
+def test_GA_03_by_default_micro_batches_count_the_same(stage, pool, reference):
+    """As in DeepSpeed."""
+    order = [(0, 1), (2, 3)]
+    gradients, _ = pool.run(rank_token_weighted, stage, order, 2, "fp32", False, ranks=2)[0]
+    check_weights(gradients, reference.run(plain_mean_of_means)[0])
 
 
 def rank_token_rules():

@@ -42,9 +42,20 @@ def train_with_all(case, settings):
     return [parity.train(case, zero=setting, steps=2) for setting in settings]
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_two_runs_are_equal(stage, pool):
-    case = Case(stage, "llama", "bf16", ranks=3, accumulation=4)
-    first, second = pool.run(train_with_all, case, [{}, {}], ranks=3)[0]
-    assert first["losses"] == second["losses"]
-    assert all(torch.equal(first["weights"][n], w) for n, w in second["weights"].items())
+def train_deterministically(case):
+    try:
+        return [parity.train(case, shardwise={"deterministic": True}, steps=2) for _ in range(2)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("train", [train_with_all, train_deterministically])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_two_runs_are_equal(stage, train, pool):
+    case = Case(stage, "llama", "bf16", ranks=3, accumulation=4, clip=True)
+    settings = [[{}, {}]] if train is train_with_all else []
+    for first, second in pool.run(train, case, *settings, ranks=3):
+        for kind in ("losses", "norms"):
+            assert first[kind] == second[kind]
+        for kind in ("gradients", "weights"):
+            assert all(torch.equal(first[kind][n], w) for n, w in second[kind].items())

@@ -233,16 +233,6 @@ def rank_lora(use_reentrant, persistence, accumulation, stage=3):
     return losses, norms, state
 
 
-@pytest.mark.parametrize("persistence", [0, 50])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_AC_01_checkpointed_adapters_on_a_frozen_base(accumulation, persistence, pool):
-    """Both kinds of checkpointing give the same bits."""
-    one = pool.run(rank_lora, False, persistence, accumulation, ranks=2)
-    other = pool.run(rank_lora, True, persistence, accumulation, ranks=2)
-    for found, expected in zip(one, other, strict=True):
-        assert found[:2] == expected[:2]
-
-
 def test_Z3_05_saved_adapters_have_their_shapes(pool):
     """What is saved of a sharded model loads into a plain one and gives the same logits."""
     state = pool.run(rank_lora, False, 0, 1, ranks=2)[0][2]
@@ -299,54 +289,6 @@ def rank_siamese(stage, use_reentrant):
 def test_AC_03_one_block_on_two_inputs_under_checkpoints(stage, use_reentrant, pool, reference):
     plain = reference.run(plain_siamese)[0]
     assert_close(pool.run(rank_siamese, stage, use_reentrant, ranks=2)[0], plain)
-
-
-# Orders of training, evaluation and gathering
-
-
-def rank_orders(stage, dtype):
-    """All orders of four among four things to do; outputs are those of the plain module."""
-    import itertools
-
-    import shardwise
-
-    kind = parity.reference.DTYPES[dtype]
-    settings = config(stage, **({} if dtype == "fp32" else {dtype: {"enabled": True}}))
-    plain = models.build("mlp").to(kind)
-    micro = {k: v.to(kind) for k, v in samples().items()}
-    expected = plain(**micro).item()
-    model = models.build("mlp")
-    with make_engine(model, settings) as engine:
-
-        def train_forward():
-            engine.train()
-            assert engine(**micro).item() == expected
-
-        def train():
-            engine.train()
-            loss = engine(**micro)
-            assert loss.item() == expected
-            engine.backward(loss)
-            engine.zero_grad()
-
-        def evaluate():
-            engine.eval()
-            with torch.no_grad():
-                assert engine(**micro).item() == expected
-
-        def gather():
-            with shardwise.zero.GatheredParameters(model.parameters()):
-                assert torch.equal(model.head.weight, plain.head.weight)
-                assert torch.equal(model.blocks[2].up.weight, plain.blocks[2].up.weight)
-
-        for order in itertools.product((train_forward, train, evaluate, gather), repeat=4):
-            for action in order:
-                action()
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_FS_05_every_order_of_training_evaluation_and_gathering(stage, pool):
-    pool.run(rank_orders, stage, "bf16", ranks=2)
 
 
 # Fewer elements than ranks

@@ -6,6 +6,7 @@ later; until then asking for them names what is missing and what to do instead.
 
 import os
 import signal
+import socket
 import time
 
 import models
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from parity import make_engine
 from steps import STAGES, config, engine_of, train_step
-from test_launcher import job, last_block  # noqa: F401
+from test_launcher import Job, job, last_block  # noqa: F401
 
 TIMEOUT = 5
 
@@ -62,6 +63,30 @@ def test_LN_01_a_rank_that_dies_ends_the_job(how, job):  # noqa: F811
     if how == "raises":
         assert "the reason" in err
     job.assert_gone()
+
+
+def test_LN_01_the_job_ends_on_two_machines(job, tmp_path):  # noqa: F811
+    """Two launchers with two ranks each: what kills a rank of the second ends both."""
+    action, code = ACTIONS["exits"]
+    script = job.script(
+        TRAINING.format(tests=os.path.dirname(__file__), stage=2, timeout=TIMEOUT, action=action)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = ("--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", port, "--grace", 1)
+    (tmp_path / "second").mkdir()
+    second = Job(tmp_path / "second")
+    second.start("launch", "-n", 2, *place, "--node-rank", 1, script)
+    first_code, _, first_err = job.launch(2, *place, "--node-rank", 0, script, timeout=90)
+    out, err = second.process.communicate(timeout=30)
+    ended = time.time()
+    left = float(out.decode().split("leaving at ")[1].split()[0])
+    assert ended - left < 10
+    assert second.process.returncode == code, err
+    assert "rank 2 (pid" in last_block(err.decode())[0]
+    assert first_code == 75, first_err
+    job.assert_gone()
+    second.assert_gone()
 
 
 def rank_hashes(stage):
@@ -165,3 +190,12 @@ def rank_on_cpu(stage, dtype):
 @STAGES
 def test_CU_01_without_a_gpu_the_cpu_is_chosen(stage, dtype, pool):
     assert pool.run(rank_on_cpu, stage, dtype, ranks=2) == [("cpu", "gloo")] * 2
+
+
+def test_CU_01_one_line_says_which_backend_and_why(job):  # noqa: F811
+    script = job.script("import shardwise\nshardwise.init_distributed()")
+    code, _, err = job.launch(2, script, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert code == 0, err
+    lines = [line for line in err.splitlines() if "over gloo" in line]
+    assert len(lines) == 1
+    assert "2 rank(s) on cpu over gloo: torch finds no GPU(s)" in lines[0]

@@ -15,11 +15,12 @@ from dataclasses import replace
 import models
 import parity
 import pytest
-import reference
 import torch
 import torch.distributed as dist
 from parity import Case, make_engine
+from reference import DTYPES
 from steps import STAGES, config, engine_of, samples, train_step
+from test_accumulation import check_weights, plain_windows
 
 TIMEOUT = 5
 
@@ -79,18 +80,30 @@ def test_GA_07_bf16_norms_agree_over_stages(pool, truth):
         assert ranks[0] == pytest.approx(plain["norms"], rel=allowed)
 
 
+def rank_matrix_of_norms(dtype):
+    """The norm of the first step at each stage, with one micro-batch and with four."""
+    return {
+        (stage, accumulation): rank_norms(
+            Case(stage, "mlp", dtype, accumulation, dist.get_world_size()), 1
+        )[0]
+        for stage, accumulation in itertools.product(range(4), (1, 4))
+    }
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_norms_agree_over_stages_and_processes(dtype, accumulation, pool):
-    """First step: nothing but the gradient differs, by twice the rounding to dtype."""
-    runs = [
-        pool.run(rank_norms, Case(stage, "mlp", dtype, accumulation, ranks), 1, ranks=ranks)
-        for stage, ranks in itertools.product(range(4), (1, 2, 4))
-    ]
-    tolerance = 1e-6 if dtype == "fp32" else 2 * torch.finfo(reference.DTYPES[dtype]).eps
-    for run in runs:
-        assert all(norms == run[0] for norms in run)
-        assert run[0] == pytest.approx(runs[0][0], rel=tolerance)
+def test_norms_agree_over_stages_accumulation_and_processes(dtype, pool, reference):
+    """Against plain torch over the whole batch: twice the rounding to dtype."""
+    exact = reference.run(plain_first_norm, "mlp")[0]
+    tolerance = 1e-6 if dtype == "fp32" else 2 * torch.finfo(DTYPES[dtype]).eps
+    for ranks in (1, 2, 4):
+        first, *others = pool.run(rank_matrix_of_norms, dtype, ranks=ranks)
+        assert all(other == first for other in others), "each rank reports the same norms"
+        assert first == pytest.approx(dict.fromkeys(first, exact), rel=tolerance), ranks
+
+
+def plain_first_norm(name):
+    grads = plain_first_gradients(name).values()
+    return float(torch.linalg.vector_norm(torch.stack([g.double().norm() for g in grads])))
 
 
 def half_engine(stage, optimizer=None, **fp16):
@@ -184,6 +197,29 @@ def test_GA_13_skipped_steps(pool):
         # Which parameter is named first depends on what a stage's first rank holds.
         texts.append([line.split(" at loss scale ")[1] for line in lines])
     assert texts[0] == texts[1] == texts[2]
+
+
+def rank_moves(stage, factors):
+    """How far fp16 training with these factors of its losses moves the masters."""
+    from shardwise.utils import safe_get_full_fp32_param
+
+    settings = config(stage, fp16={"enabled": True, "initial_scale_power": 12, "hysteresis": 1})
+    with make_engine(models.build("mlp"), settings) as engine:
+        named = list(engine.module.named_parameters())
+        before = {n: safe_get_full_fp32_param(p).clone() for n, p in named}
+        for factor in factors:
+            half_step(engine, factor)
+        assert engine.skipped_steps == sum(map(math.isinf, factors))
+        return {n: safe_get_full_fp32_param(p) - before[n] for n, p in named}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_GA_13_skipped_steps_are_no_steps_of_the_optimizer(stage, pool):
+    """Six steps of Adam's bias correction instead of three would move weights 0.8 times as far."""
+    plain = pool.run(rank_moves, stage, [1.0, 1.0, 1.0], ranks=2)[0]
+    found = pool.run(rank_moves, stage, [1.0, 1.0, math.inf, math.inf, math.inf, 1.0], ranks=2)[0]
+    errors = parity.relative_errors(found, {"weights": plain}, "weights")
+    assert max(errors.values()) <= 0.02, max(errors, key=errors.get)
 
 
 def rank_splits(case, steps):
@@ -374,9 +410,23 @@ def rank_modes(stage):
                 for name, p in engine.module.named_parameters():
                     assert torch.equal(p, weights[name]), name
 
-        for order in itertools.product((forward, forward_backward, evaluate, gather), repeat=4):
-            for action in order:
-                action()
+        for action in every_order((forward, forward_backward, evaluate, gather), 4):
+            action()
+
+
+def every_order(actions, length):
+    """The shortest sequence with every order of that length in it (de Bruijn; greedy)."""
+    indices = [0] * length
+    seen = {tuple(indices)}
+    while True:
+        last = tuple(indices[-length + 1 :]) if length > 1 else ()
+        fresh = [i for i in range(len(actions)) if (*last, i) not in seen]
+        if not fresh:
+            break
+        indices.append(fresh[-1])
+        seen.add((*last, fresh[-1]))
+    assert len(seen) == len(actions) ** length
+    return [actions[i] for i in indices]
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -392,11 +442,12 @@ def rank_deterministic(dtype):
     settings["shardwise"] = {"deterministic": True}
     if dtype != "fp32":
         settings[dtype] = {"enabled": True}
-    kind = reference.DTYPES[dtype]
+    kind = DTYPES[dtype]
     with make_engine(models.build("gpt2"), settings) as engine:
         record = []
+        batches = [models.micro_batches("gpt2", i, 24, "cpu", kind) for i in range(5)]
         for step in range(50):
-            micro = models.micro_batches("gpt2", step % 5, 4, "cpu", kind)[dist.get_rank()]
+            micro = batches[step % 5][dist.get_rank()]  # two samples
             loss = engine(**micro).loss
             engine.backward(loss)
             engine.step()
@@ -500,12 +551,32 @@ def rank_uneven(stage):
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_DL_03_a_rank_with_fewer_batches(stage, own_pool):
-    outcome = own_pool(2).outcomes(rank_uneven, stage, ranks=2, timeout=60)[0]
+    outcome = own_pool(2).outcomes(rank_uneven, stage, ranks=2, timeout=60, stopped=[1])[0]
     assert outcome.kind == "value", outcome.describe()
     seconds, message = outcome.value
     assert seconds < TIMEOUT + 5
     assert "rank 1: in no collective" in message, message
     assert "left the loop at micro-step 9" in message, message
+
+
+def rank_joined(stage):
+    from shardwise.data import joined
+
+    batches = [samples(step) for step in range(10 - dist.get_rank())]
+    with engine_of(stage, accumulation=4) as engine:
+        for batch in joined(batches):
+            engine.backward(engine(**batch))
+            engine.step()
+        assert engine.flush_accumulation()
+        assert (engine.micro_steps, engine.global_steps) == (9, 3)
+        return engine.state_dict()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_DL_03_joined_loaders_end_together(stage, pool, reference):
+    """Rank 1 has nine batches: both train on nine, the last as a window of its own."""
+    got = pool.run(rank_joined, stage, ranks=2, timeout=60)[0]
+    check_weights(got, reference.run(plain_windows, [[0, 1, 2, 3], [4, 5, 6, 7], [8]])[0])
 
 
 def rank_config_errors():
@@ -656,7 +727,8 @@ def rank_misbehaves(how):
 @pytest.mark.parametrize("how", ["skips", "sleeps"])
 def test_DG_01_the_report_says_who_is_missing(how, own_pool):
     odd = {"skips": 3, "sleeps": 1}[how]
-    outcomes = own_pool(4).outcomes(rank_misbehaves, how, ranks=4, timeout=60)
+    stopped = [odd] if how == "sleeps" else []
+    outcomes = own_pool(4).outcomes(rank_misbehaves, how, ranks=4, timeout=60, stopped=stopped)
     for rank, outcome in enumerate(outcomes):
         if rank == odd and how == "sleeps":
             continue
@@ -706,6 +778,32 @@ def test_DG_02_ranks_of_other_shards_and_clocks(pool):
             assert "said nothing" not in line and "silent" not in line, line
             seconds = int(re.search(r" for (\d+) s", line).group(1))
             assert seconds < 60, line
+
+
+def rank_of_another_size():
+    """Rank 2 accumulates: in bf16 its gradients are fp32 then, and come half as often."""
+    settings = parity.config_of(Case(1, dtype="bf16", ranks=4))
+    settings["shardwise"]["timeout_seconds"] = TIMEOUT
+    engine = make_engine(models.build("mlp"), settings)
+    if dist.get_rank() == 2:
+        engine.set_train_batch_size(2 * engine.train_batch_size())
+    start = time.monotonic()
+    try:
+        for step in range(6):
+            engine.backward(engine(**{k: v.bfloat16() for k, v in samples(step).items()}))
+            engine.step()
+    except RuntimeError as error:
+        return time.monotonic() - start, str(error)
+    return None
+
+
+def test_DG_01_another_size_on_one_rank(own_pool):
+    outcomes = own_pool(4).outcomes(rank_of_another_size, ranks=4, timeout=60)
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.kind == "value" and outcome.value is not None, outcome.describe()
+        seconds, message = outcome.value
+        assert seconds < TIMEOUT + 5
+        assert f"rank {rank}" in message and "blocks." in message, message
 
 
 def rank_dropped(stage):

@@ -75,30 +75,55 @@ def test_ring_and_flying_gradients_are_listed_apart(stage, pool):
         assert held["ring"] < 4 * sum(shapes), "the ring must not hold the whole model"
 
 
-def rank_rounds(stage, rounds):
-    """Threads, open files and resident bytes after each engine's life; its hooks are gone."""
+def rank_rounds(stage, offload, rounds, device="cpu", shardwise=None):
+    """After each engine's life: threads, open files, resident bytes, bytes of tensors and, on a
+    GPU, of its allocator. The hooks are gone each time, and the module trains on."""
     found = []
+    case = parity.Case(stage, "gpt2", ranks=dist.get_world_size())
+    zero = {"offload_optimizer": {"device": "cpu" if offload else "none"}}
     for _ in range(rounds):
         model = models.build("gpt2")
-        case = parity.Case(stage, "gpt2")
-        with parity.make_engine(model, parity.config_of(case)) as engine:
-            parity.accumulate(engine, case, 0, "cpu")
-            engine.step()
+        with parity.make_engine(model, parity.config_of(case, zero, shardwise)) as engine:
+            for step in range(2):
+                parity.accumulate(engine, case, step, device)
+                engine.step()
         hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
         assert sum(hooks) == 0, "hooks were left"
-        del engine, model
+        micro = models.micro_batches("gpt2", 0, 24, device, torch.float32)[0]
+        model(**micro).loss.backward()
+        del engine, model, micro
         threads, files = (len(os.listdir(f"/proc/self/{d}")) for d in ("task", "fd"))
-        found.append((threads, files, resident()))
+        held = resident()
+        allocated = torch.cuda.memory_allocated() if device == "cuda" else 0
+        found.append((threads, files, held, tensor_bytes(), allocated))
     return found
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_engines_leave_nothing_behind(stage, own_pool):
-    for rounds in own_pool(2).run(rank_rounds, stage, 10, ranks=2):
-        (threads, files, held), last = rounds[2], rounds[-1]
-        assert last[0] <= threads, "threads were left"
-        assert last[1] <= files, "open files were left"
-        assert last[2] - held < 4 * MEBI, "memory grew"
+def tensor_bytes() -> int:
+    """Bytes behind all tensors that Python can reach."""
+    storages = {}
+    for value in gc.get_objects():
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            storage = value.untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())
+
+
+def check_rounds(rounds):
+    (threads, files, held, tensors, allocated), last = rounds[2], rounds[-1]
+    assert last[0] <= threads, "threads were left"
+    assert last[1] <= files, "open files were left"
+    assert last[2] - held < 4 * MEBI, "memory grew"
+    assert last[3] <= tensors, "tensors were left"
+    assert last[4] <= allocated, "device memory was left"
+
+
+@pytest.mark.parametrize(
+    "stage,offload", [(0, False), (1, True), (2, False), (3, False), (3, True)]
+)
+def test_LC_01_engines_leave_nothing_behind(stage, offload, own_pool):
+    for rounds in own_pool(2).run(rank_rounds, stage, offload, 10, ranks=2):
+        check_rounds(rounds)
 
 
 # The model of the resident-memory test: 12 blocks of 8.4 M, 100.8 M parameters.

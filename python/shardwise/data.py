@@ -1,10 +1,14 @@
-"""The loader for ``training_data=``."""
+"""The loader for ``training_data=``, and loaders of unequal length."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
+
+from shardwise.process_groups import choose_device
 
 
 class DistributedLoader:
@@ -48,3 +52,23 @@ class DistributedLoader:
             self._sampler.set_epoch(self.epoch)
         self.epoch += 1
         return iter(self._loader)
+
+
+def joined(batches: Iterable[Any]) -> Iterator[Any]:
+    """This rank's batches for as long as every rank has one, so that no rank waits for another.
+
+    What is left on the longer ranks is dropped; ``engine.flush_accumulation()`` after the loop uses
+    an accumulation window that the end has cut. Collective: every rank iterates to the end or
+    leaves at the same batch. Costs an all-reduce of one number a batch, which waits for a GPU.
+    """
+    device = choose_device()
+    end = object()
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, end)
+        there = torch.tensor([int(batch is not end)], device=device)
+        if dist.is_initialized():
+            dist.all_reduce(there, dist.ReduceOp.MIN)
+        if not there.item():
+            return
+        yield batch

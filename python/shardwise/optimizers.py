@@ -133,9 +133,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return values
 
 
-def number_of(
-    group: dict[str, Any], index: int, key: str, position: int | None = None
-) -> float:
+def number_of(group: dict[str, Any], index: int, key: str, position: int | None = None) -> float:
     """A hyperparameter of ``param_groups[index]``; UsageError where there is no finite number."""
     if key not in group:
         raise _C.UsageError(f"param_groups[{index}] lacks {key!r}; put it back")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from shardwise import _C
+from shardwise.console import log
 
 # NCCL's own watchdog kills the process without a word about units, so it waits longer than we do.
 NCCL_MARGIN_SECONDS = 60
@@ -38,6 +39,12 @@ def choose_device() -> torch.device:
     return torch.device(
         "cuda", local_rank if environment["present"] else torch.cuda.current_device()
     )
+
+
+def _why(device: torch.device) -> str:
+    if _C.launch_environment()["accelerator"]:
+        return f"DS_ACCELERATOR is {device.type}"
+    return f"torch finds {torch.cuda.device_count() or 'no'} GPU(s)"
 
 
 def count_ranks() -> int:
@@ -102,6 +109,7 @@ def join(
         if init_method is None:
             options["store"] = _meet(patience_seconds, timeout or default_pg_timeout)
         dist.init_process_group(**options)
+        log(f"{dist.get_world_size()} rank(s) on {device.type} over {backend}: {_why(device)}")
     finally:  # behind torch's own hook, which holds back what earlier ones print
         sys.excepthook = partial(_end_with_exit_code, sys.excepthook)
     atexit.register(_leave)
