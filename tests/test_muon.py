@@ -94,7 +94,7 @@ OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
     [
         (0, "bf16", 3, None, {}),
         (1, "fp32", 3, None, {}),
-        (2, "fp16", 4, None, {}),
+        (2, "fp16", 4, None, {"fp16": {"enabled": True, "initial_scale_power": 8}}),
         (3, "fp32", 2, None, {}),
         (3, "bf16", 1, None, {}),
         (0, "fp32", 2, OFFLOAD, {}),

@@ -41,7 +41,8 @@ void add_acting_params(FieldList& list) {
             SW_MEMBER(optimizer.params.adam_w_mode))
       .derived();
   list.acts(p + "momentum", number(0).min(0), "Momentum of SGD and Muon.",
-            SW_MEMBER(optimizer.params.momentum));
+            SW_MEMBER(optimizer.params.momentum))
+      .derived();
   list.acts(p + "dampening", number(0), "Dampening of the momentum of SGD.",
             SW_MEMBER(optimizer.params.dampening));
   list.acts(p + "nesterov", boolean(false), "Nesterov's momentum for SGD.",
