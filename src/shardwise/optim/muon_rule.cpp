@@ -37,7 +37,7 @@ class MuonRule : public UpdateRule {
   void run(const kernels::Place& place, const kernels::ChunkTable& table,
            const kernels::StepDecision* decision, const std::uint8_t* active,
            const std::int32_t* step) const override {
-    kernels::adam_update(place, table, rest_, decision, active, step);
+    kernels::update<kernels::AdamGroup>(place, table, rest_, decision, active, step);
   }
 
   std::vector<MuonGroup> muon_groups() const override { return matrices_; }
