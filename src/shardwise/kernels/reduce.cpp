@@ -21,6 +21,8 @@ void sum_ranked_strided(const Place& place, void* out, DType out_dtype, const vo
   SW_CHECK_GE(world, 1);
   SW_CHECK_GE(n, 0);
   SW_CHECK_GE(stride, n);
+  SW_CHECK(out_dtype != DType::kFloat64 && in_dtype != DType::kFloat64,
+           "sums are of fp32 and less");
   if (n == 0) {
     return;
   }

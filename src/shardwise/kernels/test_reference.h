@@ -83,6 +83,9 @@ struct Array {
   void set(std::size_t i, float value) {
     if (dtype == DType::kFloat32) {
       std::memcpy(bytes.data() + 4 * i, &value, 4);
+    } else if (dtype == DType::kFloat64) {
+      const double wide = value;
+      std::memcpy(bytes.data() + 8 * i, &wide, 8);
     } else {
       const std::uint16_t bits = encode16(value, dtype);
       std::memcpy(bytes.data() + 2 * i, &bits, 2);
@@ -100,6 +103,11 @@ struct Array {
     if (dtype == DType::kFloat32) {
       float value = 0;
       std::memcpy(&value, bytes.data() + 4 * i, 4);
+      return value;
+    }
+    if (dtype == DType::kFloat64) {
+      double value = 0;
+      std::memcpy(&value, bytes.data() + 8 * i, 8);
       return value;
     }
     return decode16(pattern(i), dtype);

@@ -8,7 +8,9 @@
 //   build a call with `cuda == true` throws InternalError.
 // - CPU: they return when the work is done. Thread-safe for calls on disjoint memory.
 // - Results have the same bits for every CPU level, every number of threads and, except for sums of
-//   squares, on CUDA (NaN payloads aside).
+//   squares, on CUDA (NaN payloads aside). The layers' functions keep their bits for every number
+//   of threads and from run to run, but differ between the CPU and CUDA by roundings of fp32: they
+//   sum in another order and use other exponentials.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +18,14 @@
 
 namespace shardwise::kernels {
 
-enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16 };
+// kFloat64 is taken by the layers' functions on the CPU only (norm.h, rope.h, activation.h,
+// cross_entropy.h, embedding.h), so that their gradients can be checked by finite differences.
+enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64 };
 
 // Bytes of one element.
-constexpr std::int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+constexpr std::int64_t element_size(DType dtype) {
+  return dtype == DType::kFloat64 ? 8 : dtype == DType::kFloat32 ? 4 : 2;
+}
 
 // parallel_for(n, grain, body) calls body(begin, end) on disjoint ranges that cover [0, n), each of
 // `grain` items or more except the last, from any threads, and returns when all are done.

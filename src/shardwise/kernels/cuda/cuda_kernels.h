@@ -5,7 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "shardwise/kernels/activation.h"
 #include "shardwise/kernels/boundary.h"
+#include "shardwise/kernels/cross_entropy.h"
+#include "shardwise/kernels/embedding.h"
+#include "shardwise/kernels/norm.h"
+#include "shardwise/kernels/rope.h"
 #include "shardwise/kernels/types.h"
 #include "shardwise/kernels/update.h"
 
@@ -31,6 +36,26 @@ void finish_boundary(const Place& place, const BoundaryRecords& records, std::in
 void sum_ranked(const Place& place, void* out, DType out_dtype, const void* in, DType in_dtype,
                 int world, std::int64_t n, std::int64_t stride, double scale, bool accumulate);
 void copy(const Place& place, void* out, const void* in, std::int64_t bytes);
+
+void norm_forward(const Place& place, const NormShape& shape, const NormForward& arrays);
+void norm_backward(const Place& place, const NormShape& shape, const NormBackward& arrays);
+std::int64_t norm_partials(const NormShape& shape);
+
+void rope(const Place& place, const RopeShape& shape, const void* from, void* to,
+          const float* cosines, const float* sines, const std::int64_t* positions);
+
+void activation_forward(const Place& place, const ActivationShape& shape, const void* input,
+                        void* output);
+void activation_backward(const Place& place, const ActivationShape& shape, const void* input,
+                         const void* output_gradient, void* input_gradient);
+
+void cross_entropy(const Place& place, const CrossEntropyShape& shape, const CrossEntropyRule& rule,
+                   const CrossEntropyArrays& arrays);
+void rescale(const Place& place, void* array, DType dtype, std::int64_t n, const float* factor);
+
+void embedding_backward(const Place& place, const EmbeddingShape& shape,
+                        const EmbeddingArrays& arrays);
+std::int64_t embedding_partials(const EmbeddingShape& shape);
 
 }  // namespace cuda
 }  // namespace shardwise::kernels

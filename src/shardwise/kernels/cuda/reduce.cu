@@ -87,6 +87,7 @@ void choose_input(const Place& place, RankedSlices<O, void> s, DType in_dtype) {
     case DType::kFloat32: return launch(place, with(static_cast<const float*>(s.in)));
     case DType::kFloat16: return launch(place, with(static_cast<const Half*>(s.in)));
     case DType::kBFloat16: return launch(place, with(static_cast<const BFloat16*>(s.in)));
+    case DType::kFloat64: break;  // refused by the caller
   }
 }
 
@@ -104,6 +105,7 @@ void sum_ranked(const Place& place, void* out, DType out_dtype, const void* in, 
     case DType::kFloat32: return run(static_cast<float*>(out));
     case DType::kFloat16: return run(static_cast<Half*>(out));
     case DType::kBFloat16: return run(static_cast<BFloat16*>(out));
+    case DType::kFloat64: break;  // refused by the caller
   }
 }
 

@@ -42,4 +42,36 @@ void sum_ranked(const Place&, void*, DType, const void*, DType, int, std::int64_
 
 void copy(const Place&, void*, const void*, std::int64_t) { refuse("convert"); }
 
+void norm_forward(const Place&, const NormShape&, const NormForward&) { refuse("norm_forward"); }
+
+void norm_backward(const Place&, const NormShape&, const NormBackward&) { refuse("norm_backward"); }
+
+std::int64_t norm_partials(const NormShape&) { refuse("norm_partials"); }
+
+void rope(const Place&, const RopeShape&, const void*, void*, const float*, const float*,
+          const std::int64_t*) {
+  refuse("rope");
+}
+
+void activation_forward(const Place&, const ActivationShape&, const void*, void*) {
+  refuse("activation_forward");
+}
+
+void activation_backward(const Place&, const ActivationShape&, const void*, const void*, void*) {
+  refuse("activation_backward");
+}
+
+void cross_entropy(const Place&, const CrossEntropyShape&, const CrossEntropyRule&,
+                   const CrossEntropyArrays&) {
+  refuse("cross_entropy");
+}
+
+void rescale(const Place&, void*, DType, std::int64_t, const float*) { refuse("rescale"); }
+
+void embedding_backward(const Place&, const EmbeddingShape&, const EmbeddingArrays&) {
+  refuse("embedding_backward");
+}
+
+std::int64_t embedding_partials(const EmbeddingShape&) { refuse("embedding_partials"); }
+
 }  // namespace shardwise::kernels::cuda

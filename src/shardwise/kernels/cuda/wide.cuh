@@ -1,0 +1,111 @@
+// Eight elements at a time: one 16-byte access for 16-bit types, two for fp32. Where a row does not
+// begin at a multiple of 16 bytes or ends inside of the eight, elements are accessed one by one.
+#pragma once
+
+#include <cstdint>
+
+#include "shardwise/base/check.h"
+#include "shardwise/kernels/cuda/vectors.cuh"
+#include "shardwise/kernels/types.h"
+
+namespace shardwise::kernels::cuda {
+
+inline constexpr int kWide = 8;
+
+// Eight elements as they lie in memory.
+template <typename T>
+struct Packed {
+  uint4 part[sizeof(T) / 2];
+};
+
+struct Floats8 {
+  float at[kWide];
+};
+
+// The first `valid` elements; the others are 0. `aligned`: `from` is a multiple of 16 bytes.
+template <typename T>
+__device__ __forceinline__ Packed<T> load8(const T* from, std::int64_t valid, bool aligned) {
+  Packed<T> packed;
+  if (aligned && valid >= kWide) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
+      packed.part[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+    return packed;
+  }
+  T* elements = reinterpret_cast<T*>(&packed);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    elements[i] = i < valid ? from[i] : T{};
+  }
+  return packed;
+}
+
+template <typename T>
+__device__ __forceinline__ void store8(const Packed<T>& packed, T* to, std::int64_t valid,
+                                       bool aligned) {
+  if (aligned && valid >= kWide) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
+      reinterpret_cast<uint4*>(to)[i] = packed.part[i];
+    }
+    return;
+  }
+  const T* elements = reinterpret_cast<const T*>(&packed);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    if (i < valid) {
+      to[i] = elements[i];
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ Floats8 unpack(const Packed<T>& packed) {
+  Floats8 values;
+  const T* elements = reinterpret_cast<const T*>(&packed);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    values.at[i] = to_float32(elements[i]);
+  }
+  return values;
+}
+
+template <typename T>
+__device__ __forceinline__ Packed<T> pack(const Floats8& values) {
+  Packed<T> packed;
+  T* elements = reinterpret_cast<T*>(&packed);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    from_float32(values.at[i], elements + i);
+  }
+  return packed;
+}
+
+inline constexpr float kLog2E = 1.4426950408889634F;
+
+// 2^x in one instruction: relative error at most 2^-22.5, results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_of(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Whether rows `stride` bytes apart all begin at a multiple of 16 bytes. Null pointers do.
+inline bool is_aligned16(const void* rows, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride % 16 == 0;
+}
+
+// body.template operator()<T>() for the type of the dtype.
+template <typename Body>
+void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kFloat32: return body.template operator()<float>();
+    case DType::kFloat16: return body.template operator()<Half>();
+    case DType::kBFloat16: return body.template operator()<BFloat16>();
+    case DType::kFloat64: break;
+  }
+  SW_FAIL(InternalError, "fp64 is computed on the CPU only");
+}
+
+}  // namespace shardwise::kernels::cuda

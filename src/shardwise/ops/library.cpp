@@ -1,0 +1,98 @@
+// The ops' schemas and kernels under the name "shardwise".
+#include <torch/library.h>
+
+#include "shardwise/ops/activation.h"
+#include "shardwise/ops/embedding.h"
+#include "shardwise/ops/linear_cross_entropy.h"
+#include "shardwise/ops/norm.h"
+#include "shardwise/ops/rope.h"
+
+namespace shardwise::ops {
+namespace {
+
+// With autograd: made of the ops below, so no kernel of their own.
+void define_differentiable(torch::Library& m) {
+  m.def("rms_norm(Tensor x, Tensor? weight, float epsilon=1e-6) -> Tensor", &rms_norm);
+  m.def("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float epsilon=1e-5) -> Tensor",
+        &layer_norm);
+  m.def(
+      "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float epsilon=1e-6) "
+      "-> (Tensor output, Tensor sum)",
+      &add_rms_norm);
+  m.def(
+      "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float epsilon=1e-5) "
+      "-> (Tensor output, Tensor sum)",
+      &add_layer_norm);
+  m.def(
+      "rope(Tensor rows, Tensor cosines, Tensor sines, Tensor? positions, int heads, int head_dim, "
+      "bool interleaved=False) -> Tensor",
+      &rope);
+  m.def("activation(Tensor x, str name, bool gated=False) -> Tensor", &activation);
+  m.def("embedding(Tensor weight, Tensor ids, int padding=-1) -> Tensor", &embedding);
+  m.def(
+      "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, *, "
+      "Tensor? token_weights=None, int ignore_index=-100, float label_smoothing=0.0, "
+      "float z_loss=0.0, str reduction='mean', float announced_factor=1.0, int chunk_rows=0) "
+      "-> Tensor",
+      &linear_cross_entropy_op);
+}
+
+void define_parts(torch::Library& m) {
+  m.def(
+      "norm_forward(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float epsilon, "
+      "bool centred) -> (Tensor output, Tensor sum, Tensor mean, Tensor rstd)");
+  m.def(
+      "norm_backward(Tensor output_gradient, Tensor? sum_gradient, Tensor x, Tensor? weight, "
+      "Tensor mean, Tensor rstd, bool centred, bool weight_gradient, bool bias_gradient) "
+      "-> (Tensor input, Tensor weight, Tensor bias)");
+  m.def(
+      "rotate(Tensor rows, Tensor cosines, Tensor sines, Tensor? positions, int heads, "
+      "int head_dim, bool interleaved, bool inverse) -> Tensor");
+  m.def("activation_forward(Tensor x, str name, bool gated) -> Tensor");
+  m.def("activation_backward(Tensor x, Tensor gradient, str name, bool gated) -> Tensor");
+  m.def(
+      "embedding_backward(Tensor gradient, Tensor ids, SymInt vocabulary, int padding) -> Tensor");
+  m.def(
+      "linear_cross_entropy_forward(Tensor hidden, Tensor weight, Tensor targets, "
+      "Tensor? token_weights, int ignore_index, float label_smoothing, float z_loss, bool mean, "
+      "float announced_factor, int chunk_rows, bool hidden_gradient, bool weight_gradient) "
+      "-> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
+  m.def("rescale_(Tensor(a!) x, Tensor factor) -> ()");
+}
+
+// The same functions serve the CPU and CUDA: the kernels choose by place.
+void implement(torch::Library& m) {
+  m.impl("norm_forward", &norm_forward);
+  m.impl("norm_backward", &norm_backward);
+  m.impl("rotate", &rotate);
+  m.impl("activation_forward", &activation_forward);
+  m.impl("activation_backward", &activation_backward);
+  m.impl("embedding_backward", &embedding_backward);
+  m.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward);
+  m.impl("rescale_", &rescale);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(shardwise, m) {
+  define_differentiable(m);
+  define_parts(m);
+}
+
+TORCH_LIBRARY_IMPL(shardwise, CPU, m) { implement(m); }
+
+TORCH_LIBRARY_IMPL(shardwise, CUDA, m) { implement(m); }
+
+// Shapes for tracing: meta tensors, fake tensors.
+TORCH_LIBRARY_IMPL(shardwise, Meta, m) {
+  m.impl("norm_forward", &norm_forward_shapes);
+  m.impl("norm_backward", &norm_backward_shapes);
+  m.impl("rotate", &rotate_shapes);
+  m.impl("activation_forward", &activation_forward_shapes);
+  m.impl("activation_backward", &activation_backward_shapes);
+  m.impl("embedding_backward", &embedding_backward_shapes);
+  m.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward_shapes);
+  m.impl("rescale_", [](const at::Tensor&, const at::Tensor&) {});
+}
+
+}  // namespace shardwise::ops

@@ -1,0 +1,338 @@
+"""torch.ops.shardwise against plain PyTorch: values, gradients, tracing, refusals."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+import shardwise
+
+ops = torch.ops.shardwise
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+HEADS, HEAD_DIM, ROTARY = 3, 16, 8
+
+
+def tables(rotary=HEAD_DIM, positions=40, device="cpu"):
+    angles = torch.arange(positions)[:, None] * 0.7 ** torch.arange(rotary // 2)[None]
+    return angles.cos().to(device), angles.sin().to(device)
+
+
+def plain_rope(rows, cosines, sines, positions, heads, head_dim, interleaved):
+    """As transformers' apply_rotary_pos_emb, in the dtype of rows."""
+    if positions is None:
+        positions = torch.arange(rows.size(-2), device=rows.device).expand(rows.shape[:-1])
+    cosine = cosines[positions].to(rows.dtype)[..., None, :]
+    sine = sines[positions].to(rows.dtype)[..., None, :]
+    rotary = 2 * cosine.size(-1)
+    turned, rest = rows.split([heads * head_dim, rows.size(-1) - heads * head_dim], -1)
+    turned = turned.unflatten(-1, (heads, head_dim))
+    turned, kept = turned.split([rotary, head_dim - rotary], -1)
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    pair = (a * cosine - b * sine, b * cosine + a * sine)
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat([torch.cat([turned, kept], -1).flatten(-2), rest], -1)
+
+
+def plain_loss(hidden, weight, targets, token_weights=None, smoothing=0.0, z_loss=0.0):
+    """The mean loss over tokens that count, of logits in the dtype of hidden."""
+    logits = (hidden @ weight.t()).flatten(0, -2)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    targets = targets.flatten()
+    rows = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    counts = (targets != -100).to(rows.dtype)
+    rows = rows + z_loss * torch.logsumexp(logits, -1) ** 2 * counts
+    weights = counts if token_weights is None else counts * token_weights.flatten()
+    return (rows * weights).sum() / weights.sum()
+
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+def plain_activation(x, name, gated):
+    if not gated:
+        return ACTIVATIONS[name](x)
+    gate, value = x.chunk(2, -1)
+    return ACTIVATIONS[name](gate) * value
+
+
+def plain_add_norm(norm, x, residual, *weights):
+    total = x + residual
+    return norm(total, x.shape[-1:], *weights), total
+
+
+@dataclass
+class Case:
+    """`ours` and `plain` take tensors of `shapes`, all differentiable."""
+
+    shapes: list
+    ours: Callable
+    plain: Callable
+
+
+TARGETS = torch.tensor([[3, 0, -100, 10], [-100, 7, 5, 5]])
+TOKEN_WEIGHTS = torch.tensor([[1.0, 0.5, 2.0, 0.0], [1.0, 3.0, 0.25, 1.0]])
+IDS = torch.tensor([[1, 4, 4, 0], [4, 2, 1, 4]])
+POSITIONS = torch.tensor([[5, 6, 7, 39], [0, 1, 0, 1]])
+LOSS = {"label_smoothing": 0.1, "z_loss": 1e-3}
+
+
+def rope_case(interleaved, rotary, positions):
+    def ours(rows):
+        cosines, sines = tables(rotary, device=rows.device)
+        where = positions if positions is None else positions.to(rows.device)
+        return ops.rope(rows, cosines, sines, where, HEADS, HEAD_DIM, interleaved)
+
+    def plain(rows):
+        cosines, sines = tables(rotary, device=rows.device)
+        where = positions if positions is None else positions.to(rows.device)
+        return plain_rope(rows, cosines, sines, where, HEADS, HEAD_DIM, interleaved)
+
+    return Case([(2, 4, (HEADS + 2) * HEAD_DIM)], ours, plain)
+
+
+CASES = {
+    "rms_norm": Case(
+        [(2, 3, 40), (40,)],
+        lambda x, w: ops.rms_norm(x, w, 1e-5),
+        lambda x, w: F.rms_norm(x, (40,), w, 1e-5),
+    ),
+    "rms_norm_plain": Case(
+        [(5, 13)], lambda x: ops.rms_norm(x, None, 1e-5), lambda x: F.rms_norm(x, (13,), None, 1e-5)
+    ),
+    "layer_norm": Case(
+        [(2, 3, 40), (40,), (40,)],
+        lambda x, w, b: ops.layer_norm(x, w, b, 1e-5),
+        lambda x, w, b: F.layer_norm(x, (40,), w, b, 1e-5),
+    ),
+    "add_rms_norm": Case(
+        [(7, 24), (7, 24), (24,)],
+        lambda x, r, w: ops.add_rms_norm(x, r, w, 1e-5),
+        lambda x, r, w: plain_add_norm(F.rms_norm, x, r, w, 1e-5),
+    ),
+    "add_layer_norm": Case(
+        [(7, 24), (7, 24), (24,), (24,)],
+        lambda x, r, w, b: ops.add_layer_norm(x, r, w, b, 1e-5),
+        lambda x, r, w, b: plain_add_norm(F.layer_norm, x, r, w, b, 1e-5),
+    ),
+    "rope": rope_case(False, HEAD_DIM, None),
+    "rope_positions": rope_case(False, ROTARY, POSITIONS),
+    "rope_interleaved": rope_case(True, HEAD_DIM, POSITIONS),
+    "embedding": Case(
+        [(6, 20)],
+        lambda w: ops.embedding(w, IDS.to(w.device)),
+        lambda w: F.embedding(IDS.to(w.device), w),
+    ),
+    "linear_cross_entropy": Case(
+        [(2, 4, 12), (11, 12)],
+        lambda h, w: ops.linear_cross_entropy(h, w, TARGETS.to(h.device), chunk_rows=3, **LOSS),
+        lambda h, w: plain_loss(
+            h, w, TARGETS.to(h.device), None, LOSS["label_smoothing"], LOSS["z_loss"]
+        ),
+    ),
+    "linear_cross_entropy_weights": Case(
+        [(2, 4, 12), (11, 12)],
+        lambda h, w: ops.linear_cross_entropy(
+            h, w, TARGETS.to(h.device), token_weights=TOKEN_WEIGHTS.to(h.device)
+        ),
+        lambda h, w: plain_loss(h, w, TARGETS.to(h.device), TOKEN_WEIGHTS.to(h.device)),
+    ),
+}
+for kind in ACTIVATIONS:
+    for halves in (False, True):
+        CASES[f"{kind}{'_gated' if halves else ''}"] = Case(
+            [(3, 4, 26)],
+            lambda x, kind=kind, halves=halves: ops.activation(x, kind, halves),
+            lambda x, kind=kind, halves=halves: plain_activation(x, kind, halves),
+        )
+
+
+def inputs_of(case, dtype, device="cpu"):
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(shape, generator=generator) for shape in case.shapes]
+    return [t.to(device, dtype).requires_grad_() for t in tensors]
+
+
+def results(function, inputs):
+    """Outputs, then gradients for fixed gradients of the outputs."""
+    outputs = function(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    given = [torch.cos(torch.arange(o.numel(), device=o.device)).view(o.shape) for o in outputs]
+    grads = torch.autograd.grad(
+        outputs, inputs, [g.to(o.dtype) for g, o in zip(given, outputs, strict=True)]
+    )
+    return [*outputs, *grads]
+
+
+def relative_error(a, b):
+    return ((a.double() - b).abs().max() / b.abs().max()).item()
+
+
+def check_case(case, dtype, device):
+    """Against fp64. fp32: the parity table's 1e-6 for outputs and 1e-5 for gradients. 16-bit: at
+    most twice the error of plain PyTorch in this dtype, or one unit in the last place."""
+    inputs = inputs_of(case, dtype, device)
+    exact = results(case.plain, [t.detach().double().requires_grad_() for t in inputs])
+    plain = results(case.plain, inputs)
+    outputs = len(exact) - len(inputs)
+    for i, mine in enumerate(results(case.ours, inputs)):
+        assert mine.shape == exact[i].shape and mine.dtype == plain[i].dtype
+        bound = 1e-6 if i < outputs else 1e-5
+        if dtype != torch.float32:
+            bound = max(2 * relative_error(plain[i], exact[i]), torch.finfo(mine.dtype).eps)
+        assert relative_error(mine, exact[i]) <= bound
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_plain_pytorch(name, dtype):
+    check_case(CASES[name], dtype, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_plain_pytorch_on_cuda(name, dtype):
+    check_case(CASES[name], dtype, "cuda")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_by_finite_differences(name):
+    case = CASES[name]
+    assert gradcheck(case.ours, inputs_of(case, torch.float64))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_traced_with_fake_tensors(name):
+    """The whole graph, forward and backward, with shapes that stay symbols."""
+    case = CASES[name]
+    compiled = torch.compile(case.ours, backend="aot_eager", fullgraph=True, dynamic=True)
+    inputs = inputs_of(case, torch.float32)
+    for mine, eager in zip(results(compiled, inputs), results(case.ours, inputs), strict=True):
+        assert torch.equal(mine, eager)
+
+
+def test_half_precision_norms_take_fp32_weights():
+    x = torch.randn(5, 24, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(24, requires_grad=True)
+    ops.rms_norm(x, weight, 1e-5).sum().backward()
+    exact_x, exact_weight = x.detach().double(), weight.detach().double().requires_grad_()
+    F.rms_norm(exact_x, (24,), exact_weight, 1e-5).sum().backward()
+    assert weight.grad.dtype == torch.float32
+    # Sums of five products of fp32 numbers.
+    assert relative_error(weight.grad, exact_weight.grad) <= 8 * 2**-24
+
+
+def head_inputs():
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(37, 16, generator=generator).requires_grad_()
+    weight = torch.randn(50, 16, generator=generator).requires_grad_()
+    return hidden, weight, torch.randint(0, 50, (37,), generator=generator)
+
+
+def test_sum_of_losses_and_chunks():
+    hidden, weight, targets = head_inputs()
+    whole = ops.linear_cross_entropy(hidden, weight, targets, reduction="sum")
+    parts = ops.linear_cross_entropy(hidden, weight, targets, reduction="sum", chunk_rows=10)
+    plain = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    # 37 rows of about 6: the sums' order and a few roundings of each.
+    assert math.isclose(whole.item(), plain.item(), rel_tol=64 * 2**-24)
+    assert math.isclose(parts.item(), plain.item(), rel_tol=64 * 2**-24)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_upstream_factor_other_than_announced(dtype):
+    hidden, weight, targets = (t.to(dtype) if t.is_floating_point() else t for t in head_inputs())
+    inputs = [hidden.detach().requires_grad_(), weight.detach().requires_grad_()]
+    exact = torch.autograd.grad(512.0 * plain_loss(*inputs, targets), inputs)
+    for announced in (1.0, 512.0):
+        loss = ops.linear_cross_entropy(*inputs, targets, announced_factor=announced)
+        for _ in range(2):  # a kept graph gives the same gradients again
+            found = torch.autograd.grad(512.0 * loss, inputs, retain_graph=True)
+            for mine, theirs in zip(found, exact, strict=True):
+                # One rounding for each of us to the dtype, and of the product with the factor.
+                assert relative_error(mine, theirs.double()) <= 8 * torch.finfo(dtype).eps
+        found = torch.autograd.grad(512.0 * loss, inputs)
+        assert relative_error(found[0], exact[0].double()) <= 8 * torch.finfo(dtype).eps
+
+
+def test_loss_without_gradients_and_with_one():
+    hidden, weight, targets = head_inputs()
+    both = ops.linear_cross_entropy(hidden, weight, targets)
+    with torch.no_grad():
+        assert torch.equal(ops.linear_cross_entropy(hidden, weight, targets), both)
+    frozen = ops.linear_cross_entropy(hidden, weight.detach(), targets)
+    (alone,) = torch.autograd.grad(frozen, [hidden])
+    together, _ = torch.autograd.grad(both, [hidden, weight])
+    assert torch.equal(alone, together)
+
+
+def test_logits_of_a_batch_never_exist():
+    """The largest tensor that is made has the rows of one chunk."""
+    hidden = torch.randn(256, 8, requires_grad=True)
+    weight = torch.randn(4096, 8, requires_grad=True)
+    targets = torch.randint(0, 4096, (256,))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        ops.linear_cross_entropy(hidden, weight, targets, chunk_rows=16).backward()
+    peak = max(event.cpu_memory_usage for event in profile.events())
+    assert peak <= 16 * 4096 * 4 + 2 * weight.numel() * 4  # all: 256 x 4096 x 4
+
+
+def test_padding_token_gets_no_gradient():
+    weight = torch.randn(6, 5, requires_grad=True)
+    ops.embedding(weight, torch.tensor([1, 1, 2]), 1).sum().backward()
+    assert torch.equal(weight.grad.sum(1), torch.tensor([0.0, 0.0, 5.0, 0.0, 0.0, 0.0]))
+
+
+def test_no_rows():
+    x = torch.empty(0, 8, requires_grad=True)
+    weight = torch.ones(8, requires_grad=True)
+    output, total = ops.add_rms_norm(x, x, weight, 1e-5)
+    (output.sum() + total.sum()).backward()
+    assert output.shape == (0, 8) and torch.equal(weight.grad, torch.zeros(8))
+    assert ops.activation(torch.empty(0, 6), "silu", True).shape == (0, 3)
+    head = torch.randn(4, 8, requires_grad=True)
+    loss = ops.linear_cross_entropy(
+        torch.empty(0, 8), head, torch.empty(0, dtype=torch.long), reduction="sum"
+    )
+    loss.backward()
+    assert loss.item() == 0 and torch.equal(head.grad, torch.zeros(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: ops.rms_norm(x, torch.ones(7)), "weight of shape"),
+        (lambda x: ops.rms_norm(x, torch.ones(8, dtype=torch.half)), "dtype of x or float32"),
+        (lambda x: ops.rms_norm(torch.ones(1, 20000), None), "1 to 16384"),
+        (lambda x: ops.rms_norm(torch.ones(1, 8, dtype=torch.int), None), "float32"),
+        (lambda x: ops.add_rms_norm(x, x[:1], None), "must be the same"),
+        (lambda x: ops.activation(x, "swish"), "silu, gelu and gelu_tanh"),
+        (lambda x: ops.activation(x[:, :7], "silu", True), "two halves"),
+        (lambda x: ops.rope(x, *tables(8, 2), None, 1, 8), "as many rows"),
+        (lambda x: ops.rope(x, *tables(10), None, 1, 8), "rotary_dim"),
+        (lambda x: ops.rope(x, *tables(8), torch.tensor([0, 1, 40]), 1, 8), "from 0 to 40"),
+        (lambda x: ops.rope(x, *tables(8), None, 2, 8), "do not hold 2 heads"),
+        (lambda x: ops.linear_cross_entropy(x, x, torch.tensor([0, 1, 3])), "target 3 is neither"),
+        (lambda x: ops.linear_cross_entropy(x, x, torch.tensor([0, 1])), "targets are"),
+        (
+            lambda x: ops.linear_cross_entropy(x, x, torch.tensor([0, 1, 2]), reduction="none"),
+            "must be mean or sum",
+        ),
+        (
+            lambda x: ops.linear_cross_entropy(x, x, torch.zeros(3).long(), announced_factor=0.0),
+            "announced_factor is 0",
+        ),
+    ],
+)
+def test_refusals_say_what_would_work(call, message):
+    with pytest.raises(shardwise.UsageError, match=message):
+        call(torch.ones(3, 8))
