@@ -83,7 +83,7 @@ class Engine(ConfigAccessors, nn.Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Runs the module."""
-        self._core.check_intact()
+        self._wiring.before_forward()
         if self.config_value("fp16.auto_cast"):
             inputs = _cast(inputs, torch.float16)
             kwargs = _cast(kwargs, torch.float16)

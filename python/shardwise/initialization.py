@@ -44,7 +44,8 @@ def initialize(
         model: any ``nn.Module``. The engine takes its parameters over.
         optimizer: a new torch optimizer whose rule treats each element by itself, or a function
             from parameters to one; without it the configuration names one.
-        model_parameters: parameters or groups to train; all trainable ones without it.
+        model_parameters: parameters or groups to train; all of the model without it. Frozen ones
+            train once they are unfrozen.
         training_data: a dataset; the returned loader gives this rank's micro-batches.
         lr_scheduler: a torch schedule, or a function from the optimizer to one; without it the
             configuration may name one.

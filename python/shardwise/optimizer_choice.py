@@ -11,6 +11,7 @@ from shardwise import _C, muon
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer
 from shardwise.torch_rules import ShardedTorchOptimizer, check_runs_on_shards, constant_states
+from shardwise.units import is_plain
 
 # torch's optimizers that the core carries out itself, and its rule for each.
 RULES = {
@@ -30,7 +31,19 @@ def make_optimizer(
     optimizer: Any, model_parameters: Any, model: nn.Module, config: _C.Config
 ) -> ShardedOptimizer | None:
     """From an object or a function of the user, else from the configuration, else None."""
-    groups = _as_groups(model_parameters, model)
+    made = _make(optimizer, _as_groups(model_parameters, model), model, config)
+    if (
+        made is not None
+        and model_parameters is None
+        and not isinstance(optimizer, torch.optim.Optimizer)
+    ):
+        made.list_frozen_by_default()
+    return made
+
+
+def _make(
+    optimizer: Any, groups: list[Any], model: nn.Module, config: _C.Config
+) -> ShardedOptimizer | None:
     if optimizer is None:
         if not config.optimizer_type:
             return None
@@ -64,11 +77,12 @@ def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
                 f"model_parameters[{position}] is a {type(parameter).__name__}; give parameters, "
                 f"groups (dicts) or named_parameters()"
             )
-    return [parameter for parameter in chosen if parameter.requires_grad]
+    # Frozen ones too: they train once they are unfrozen.
+    return [parameter for parameter in chosen if is_plain(parameter)]
 
 
 def _from_config(config: _C.Config, groups: list[Any], model: nn.Module) -> ShardedOptimizer:
-    if not groups:
+    if not any(isinstance(entry, dict) or entry.requires_grad for entry in groups):
         raise _C.UsageError(
             "the optimizer got no parameters: model_parameters is empty, or all are frozen. Leave "
             '"optimizer" out to run the model without training, or set requires_grad.'

@@ -30,6 +30,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._zero_grad: Callable[[], None] | None = None
         self._core: Callable[[], _C.Engine] | None = None
         self._index: dict[int, int] = {}
+        self._frozen_by_default: set[int] = set()
+
+    def list_frozen_by_default(self) -> None:
+        """Nobody chose the groups of the frozen parameters: ``add_param_group`` may take them."""
+        listed = (p for group in self.param_groups for p in group["params"])
+        self._frozen_by_default = {id(p) for p in listed if not p.requires_grad}
 
     def attach(self, zero_grad: Callable[[], None]) -> None:
         """Connects ``zero_grad`` with the engine's."""
@@ -71,20 +77,38 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Parameters of the model that are in no group yet join, every rank the same ones.
 
-        After ``initialize()`` their states start from nothing and count their own steps.
+        After ``initialize()`` their states start from nothing and count their own steps. Frozen
+        ones move once they are unfrozen, before or after this.
         """
         core = getattr(self, "_core", None)
-        super().add_param_group(param_group)
         if core is None:
+            super().add_param_group(param_group)
             return
-        group = self.param_groups[-1]
+        known = len(self.param_groups)
+        listed = [group["params"] for group in self.param_groups]
         try:
-            numbers = [self._number_of(parameter) for parameter in group["params"]]
-            self._values(len(self.param_groups) - 1)
-            core().assign_group(numbers, len(self.param_groups) - 1)
+            super().add_param_group(self._take_from_default(param_group))
+            numbers = [self._number_of(parameter) for parameter in self.param_groups[-1]["params"]]
+            self._values(known)
+            core().assign_group(numbers, known)
         except BaseException:
-            self.param_groups.pop()
+            del self.param_groups[known:]
+            for group, parameters in zip(self.param_groups, listed, strict=True):
+                group["params"] = parameters
             raise
+        self._frozen_by_default -= {id(p) for p in self.param_groups[-1]["params"]}
+
+    def _take_from_default(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        """The new group; what it lists leaves the groups in which nobody has put it."""
+        given = param_group["params"]
+        if isinstance(given, (torch.Tensor, set)):
+            given = [given] if isinstance(given, torch.Tensor) else given  # torch refuses sets
+        else:
+            given = list(given)
+        leaving = {id(p[1] if isinstance(p, tuple) else p) for p in given} & self._frozen_by_default
+        for group in self.param_groups if leaving else []:
+            group["params"] = [p for p in group["params"] if id(p) not in leaving]
+        return {**param_group, "params": given}
 
     def _number_of(self, parameter: torch.Tensor) -> int:
         if id(parameter) not in self._index:

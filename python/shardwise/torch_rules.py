@@ -55,15 +55,20 @@ class ShardedTorchOptimizer(ShardedOptimizer):
 
     def connect(self, core: _C.Engine, index: dict[int, int]) -> None:
         super().connect(core, index)
-        self._pieces = {number: nn.Parameter(data) for number, data in core.pieces()}
-        for parameter, states in self._start.items():
-            self.state.pop(parameter, None)
-            piece = self._pieces.get(index[id(parameter)])
-            if piece is not None:
-                self.state[piece] = {name: _like(piece, name, v) for name, v in states.items()}
-        self._start = {}
+        self._start = {index[id(parameter)]: states for parameter, states in self._start.items()}
+        self.state.clear()
+        self._find_pieces()
         update = weakref.WeakMethod(self._update)
         core.set_outside_update(lambda gradients: update()(gradients))
+
+    def _find_pieces(self) -> None:
+        """Pieces of parameters that train; those known keep their objects, and so their states."""
+        pieces = self._core().pieces()
+        known = self._pieces
+        self._pieces = {n: known[n] if n in known else nn.Parameter(data) for n, data in pieces}
+        for number in self._pieces.keys() & self._start.keys():
+            piece, states = self._pieces[number], self._start.pop(number)
+            self.state[piece] = {name: _like(piece, name, v) for name, v in states.items()}
 
     def full_state(self, core: _C.Engine, number: int, name: str) -> torch.Tensor | None:
         return core.assemble(number, self._state_of(number, name))
@@ -94,6 +99,8 @@ class ShardedTorchOptimizer(ShardedOptimizer):
         return value if fits else None
 
     def _update(self, gradients: list[torch.Tensor | None]) -> None:
+        if len(gradients) != len(self._pieces):
+            self._find_pieces()  # parameters were unfrozen
         pieces = list(self._pieces.values())
         for piece, gradient in zip(pieces, gradients, strict=True):
             piece.grad = gradient

@@ -44,6 +44,7 @@ class Whereabouts:
         self._state: Any = None
         self._since = 0.0  # on this rank's own clock
         self._count = 0
+        self.unfrozen: list[str] = []  # parameters that are to join the training in this window
         self._publish()
         thread = threading.Thread(target=self._run, name="shardwise-whereabouts", daemon=True)
         thread.start()
@@ -98,6 +99,7 @@ class Whereabouts:
             "count": self._recorder.count(),
             "at": frame,
             "calls": core.tensors.unit_calls(),
+            "unfrozen": self.unfrozen,
         }
         del core
         if self._state != state:
@@ -138,6 +140,10 @@ def _line(rank: int, said: list[Any] | None, alive: bool) -> str:
         return f"rank {rank}: has said nothing yet"
     state, seconds, _ = said
     place = f"at {state['at']}, after {state['micro_steps']} micro-batches"
+    if state["unfrozen"]:
+        first, *others = state["unfrozen"]
+        more = f" and {len(others)} more" if others else ""
+        place += f"; it has unfrozen {first}{more}, which every rank must do before the same step"
     if not alive:
         silence = f"silent for more than {SILENCE_SECONDS:.0f} s (stopped or dead)"
         return f"rank {rank}: {silence}; it was {place}"

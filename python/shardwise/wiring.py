@@ -114,6 +114,12 @@ class Wiring:
             raise _C.UsageError("the engine was destroyed: call initialize() for a new one")
         return self._core
 
+    def before_forward(self) -> None:
+        """Refuses parameters that were replaced, and sees those that were unfrozen."""
+        unfrozen = self.core.before_forward()
+        if self.whereabouts is not None:
+            self.whereabouts.unfrozen = unfrozen
+
     @property
     def ended(self) -> bool:
         return self._core is None

@@ -193,6 +193,15 @@ void register_window(py::module_& module) {
       .def("drop", &Window::drop);
 }
 
+// Names of the parameters that are to join the training in the next step.
+std::vector<std::string> newcomers(const train::Engine& engine) {
+  std::vector<std::string> names;
+  for (const int index : engine.newcomers()) {
+    names.push_back(engine.registry().parameters()[index].parameter().name);
+  }
+  return names;
+}
+
 py::list pieces(const train::Engine& engine) {
   py::list list;
   for (const zero::MasterPiece& piece : engine.optimizer()->pieces()) {
@@ -261,7 +270,12 @@ void register_engine(py::module_& module) {
            [](const std::shared_ptr<train::Engine>& engine, int unit) {
              return make_post_hook(engine->driver().weak_from_this(), unit);
            })
-      .def("check_intact", [](const train::Engine& engine) { engine.registry().check_intact(); })
+      .def("before_forward",
+           [](train::Engine& engine) {
+             engine.registry().check_intact();
+             engine.driver().watch_unfrozen();
+             return newcomers(engine);
+           })
       .def_property_readonly("window", &train::Engine::window,
                              py::return_value_policy::reference_internal)
       .def(

@@ -21,6 +21,13 @@ at::Tensor BufferPool::take(std::int64_t numel, at::ScalarType dtype) {
   return at::zeros({numel}, at::TensorOptions(dtype).device(device_));
 }
 
+void BufferPool::clear() {
+  for (const at::Tensor& buffer : free_) {
+    allocated_bytes_ -= static_cast<std::int64_t>(buffer.nbytes());
+  }
+  free_.clear();
+}
+
 void BufferPool::give_back(at::Tensor buffer) { free_.push_back(std::move(buffer)); }
 
 }  // namespace shardwise::device

@@ -20,7 +20,10 @@ class BufferPool {
   at::Tensor take(std::int64_t numel, at::ScalarType dtype);
   void give_back(at::Tensor buffer);
 
-  // All bytes that the pool has allocated, handed out or not.
+  // Lets go of the free buffers.
+  void clear();
+
+  // All bytes that the pool has allocated and not let go of, handed out or not.
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
   at::Device device() const { return device_; }
 

@@ -71,10 +71,16 @@ void check_no_partial_aliases(const std::vector<UnitSpec>& specs) {
   }
 }
 
-std::string segment_name(const UnitSpec& spec, const ParameterSpec& first, bool trainable,
-                         bool matrices) {
-  return concat(spec.name, " (", c10::toString(first.dtype), trainable ? "" : ", frozen",
-                matrices ? ", matrices" : "", ")");
+// What the parameters of a segment have in common: dtype, trainable, dtype of travel, matrices.
+using Kind = std::tuple<at::ScalarType, bool, std::optional<at::ScalarType>, bool>;
+
+std::unique_ptr<Segment> make_segment(const Unit& unit, const Kind& kind) {
+  auto segment = std::make_unique<Segment>();
+  std::tie(segment->dtype, segment->trainable, segment->travel, segment->whole_matrices) = kind;
+  segment->name =
+      concat(unit.name, " (", c10::toString(segment->dtype), segment->trainable ? "" : ", frozen",
+             segment->whole_matrices ? ", matrices" : "", ")");
+  return segment;
 }
 
 }  // namespace
@@ -92,19 +98,21 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   return strides;
 }
 
-Registry::Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options) {
+Registry::Registry(std::vector<UnitSpec>&& specs, const RegistryOptions& options)
+    : options_(options) {
   check_not_listed_twice(specs);
   check_no_partial_aliases(specs);
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
   try {
     for (UnitSpec& spec : specs) {
-      add_unit(std::move(spec), options);
+      add_unit(std::move(spec));
     }
   } catch (...) {
     let_go();
     throw;
   }
+  options_.make_equal = nullptr;  // what comes later is cut from equal values
   // Shards lie between the freed whole copies they were cut from; give those pages back.
   malloc_trim(0);
 }
@@ -144,75 +152,152 @@ void Registry::hand_back(Segment& segment, const at::Tensor& full) {
   }
 }
 
-void Registry::add_unit(UnitSpec spec, const RegistryOptions& options) {
+void Registry::add_unit(UnitSpec spec) {
   auto unit = std::make_unique<Unit>();
   unit->id = static_cast<int>(units_.size());
   unit->name = spec.name;
   unit->uses = spec.uses;
-  using Kind = std::tuple<at::ScalarType, bool, std::optional<at::ScalarType>, bool>;
   std::map<Kind, Segment*> by_kind;
   std::map<Segment*, std::vector<ValueSource*>> sources;
   for (ParameterSpec& parameter : spec.parameters) {
     const bool trainable = parameter.tensor.requires_grad();
-    const bool matrices = trainable && parameter.whole_matrix;
-    Segment*& segment = by_kind[{parameter.dtype, trainable, parameter.travel, matrices}];
+    const Kind kind{parameter.dtype, trainable, parameter.travel,
+                    trainable && parameter.whole_matrix};
+    Segment*& segment = by_kind[kind];
     if (segment == nullptr) {
-      unit->segments.push_back(std::make_unique<Segment>());
+      unit->segments.push_back(make_segment(*unit, kind));
       segment = unit->segments.back().get();
-      segment->name = segment_name(spec, parameter, trainable, matrices);
       segment->id = static_cast<int>(segments_.size());
-      segment->dtype = parameter.dtype;
-      segment->trainable = trainable;
-      segment->whole_matrices = matrices;
-      segment->travel = parameter.travel;
       segments_.push_back(segment);
     }
-    const int slot = static_cast<int>(segment->parameters.size());
     sources[segment].push_back(parameter.source.get());
-    segment->parameters.push_back({.name = std::move(parameter.name),
-                                   .aliases = std::move(parameter.aliases),
-                                   .tensor = parameter.tensor,
-                                   .sizes = parameter.tensor.sizes().vec(),
-                                   .strides = dense_strides(parameter.tensor),
-                                   .place = {},
-                                   .group = trainable ? parameter.group : -1,
-                                   .trainable = trainable ? trainable_count_++ : -1});
-    if (trainable) {
-      trainable_.push_back(static_cast<int>(parameters_.size()));
-    }
-    parameters_.push_back({unit->id, segment, slot});
+    parameters_.push_back({.unit = unit->id});
+    add_parameter(*segment,
+                  {.name = std::move(parameter.name),
+                   .aliases = std::move(parameter.aliases),
+                   .tensor = parameter.tensor,
+                   .sizes = parameter.tensor.sizes().vec(),
+                   .strides = dense_strides(parameter.tensor),
+                   .place = {},
+                   .group = parameter.group,
+                   .whole_matrix = parameter.whole_matrix},
+                  static_cast<int>(parameters_.size()) - 1);
   }
   for (auto& segment : unit->segments) {
-    std::vector<std::int64_t> numels;
-    for (const Parameter& parameter : segment->parameters) {
-      numels.push_back(parameter.tensor.numel());
-    }
-    segment->layout = lay_out(numels, static_cast<std::int64_t>(c10::elementSize(segment->dtype)),
-                              options.world_size);
-    for (std::size_t i = 0; i < segment->parameters.size(); ++i) {
-      segment->parameters[i].place = segment->layout.places[i];
-    }
+    lay_out_segment(*segment);
   }
-  unit->sharded = options.shard_parameters && options.shard_parameters(*unit);
+  unit->sharded = options_.shard_parameters && options_.shard_parameters(*unit);
   units_.push_back(std::move(unit));
   for (auto& segment : units_.back()->segments) {
     segment->sharded = units_.back()->sharded;
-    fill(*segment, sources[segment.get()], options);
+    fill(*segment, sources[segment.get()]);
     if (sources[segment.get()].front() != nullptr) {
       malloc_trim(0);  // the model may not fit whole: see the constructor
     }
   }
 }
 
+// The parameter `index` moves into the segment, behind those that are there.
+void Registry::add_parameter(Segment& segment, Parameter parameter, int index) {
+  parameters_[index].segment = &segment;
+  parameters_[index].slot = static_cast<int>(segment.parameters.size());
+  if (segment.trainable) {
+    parameter.trainable = trainable_count_++;
+    trainable_.push_back(index);
+  }
+  segment.parameters.push_back(std::move(parameter));
+}
+
+void Registry::lay_out_segment(Segment& segment) const {
+  std::vector<std::int64_t> numels;
+  for (const Parameter& parameter : segment.parameters) {
+    numels.push_back(parameter.tensor.numel());
+  }
+  segment.layout = lay_out(numels, static_cast<std::int64_t>(c10::elementSize(segment.dtype)),
+                           options_.world_size);
+  for (std::size_t i = 0; i < segment.parameters.size(); ++i) {
+    segment.parameters[i].place = segment.layout.places[i];
+  }
+}
+
+std::vector<Segment*> Registry::unfreeze(const std::set<int>& parameters,
+                                         const std::function<at::Tensor(const Segment&)>& whole) {
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  std::map<const Segment*, std::vector<int>> indices;
+  std::set<const Segment*> left;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    indices[parameters_[i].segment].push_back(static_cast<int>(i));
+  }
+  for (const int index : parameters) {
+    SW_CHECK(parameters_.at(index).parameter().trainable < 0);
+    left.insert(parameters_[index].segment);
+  }
+  std::vector<Segment*> made;
+  for (const auto& unit : units_) {
+    const std::size_t count = unit->segments.size();
+    for (std::size_t position = 0; position < count; ++position) {
+      Segment& segment = *unit->segments[position];
+      if (left.count(&segment) > 0) {
+        const at::Tensor values = segment.sharded ? whole(segment) : segment.full;
+        segment.storage.point_at(values);
+        for (Segment* part : split(*unit, position, indices[&segment], parameters)) {
+          made.push_back(part);
+        }
+      }
+    }
+  }
+  malloc_trim(0);  // as in the constructor
+  return made;
+}
+
+// Replaces a frozen segment, whose values can be read, by one without the parameters that leave and
+// trainable ones of those. `indices`: of its parameters, by slot. Returns the trainable ones.
+std::vector<Segment*> Registry::split(Unit& unit, std::size_t position,
+                                      const std::vector<int>& indices,
+                                      const std::set<int>& leaving) {
+  const std::unique_ptr<Segment> old = std::move(unit.segments[position]);
+  std::map<Kind, std::unique_ptr<Segment>> parts;  // the frozen one, if any, comes first
+  for (std::size_t slot = 0; slot < indices.size(); ++slot) {
+    Parameter& parameter = old->parameters[slot];
+    const bool leaves = leaving.count(indices[slot]) > 0;
+    const Kind kind{old->dtype, leaves, old->travel, leaves && parameter.whole_matrix};
+    std::unique_ptr<Segment>& part = parts[kind];
+    if (!part) {
+      part = make_segment(unit, kind);
+    }
+    add_parameter(*part, std::move(parameter), indices[slot]);
+  }
+  std::vector<Segment*> made;
+  for (auto& [kind, part] : parts) {
+    part->sharded = old->sharded;
+    lay_out_segment(*part);
+    fill(*part, std::vector<ValueSource*>(part->parameters.size(), nullptr));
+    if (part->trainable) {
+      made.push_back(part.get());
+    }
+    if (!unit.segments[position]) {  // the first takes the place of the old one
+      part->id = old->id;
+      segments_[part->id] = part.get();
+      unit.segments[position] = std::move(part);
+    } else {
+      part->id = static_cast<int>(segments_.size());
+      segments_.push_back(part.get());
+      unit.segments.push_back(std::move(part));
+    }
+  }
+  old->storage.release();
+  return made;
+}
+
 // Copies the values into one flat buffer, makes them equal on all ranks, and points the parameters
 // at it. The fp32 values are kept as a shard where training happens in 16 bits with fp32 masters.
-void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources,
-                    const RegistryOptions& options) {
+void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources) const {
   const bool keeps_fp32 =
-      segment.trainable && segment.dtype != at::kFloat && !options.sixteen_bit_masters;
+      segment.trainable && segment.dtype != at::kFloat && !options_.sixteen_bit_masters;
   const at::ScalarType exact = keeps_fp32 ? at::kFloat : segment.dtype;
   const auto numel = segment.layout.numel;
-  at::Tensor flat = at::zeros({numel}, at::TensorOptions(exact).device(options.device));
+  at::Tensor flat = at::zeros({numel}, at::TensorOptions(exact).device(options_.device));
   bool equal = true;  // what was built in shards is the same on all ranks
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const Parameter& parameter = segment.parameters[i];
@@ -220,17 +305,17 @@ void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources,
     flat.as_strided(parameter.sizes, parameter.strides, parameter.place.begin)
         .copy_(sources[i] != nullptr ? sources[i]->take() : parameter.tensor.detach());
   }
-  if (options.make_equal && !equal) {
-    options.make_equal(segment, flat);
+  if (options_.make_equal && !equal) {
+    options_.make_equal(segment, flat);
   }
-  const Range mine = segment.layout.shard_of(options.rank);
+  const Range mine = segment.layout.shard_of(options_.rank);
   if (keeps_fp32) {
-    segment.initial_fp32 =
-        ShardHandle(options.shard_masters ? flat.narrow(0, mine.begin, mine.size()).clone() : flat);
+    segment.initial_fp32 = ShardHandle(
+        options_.shard_masters ? flat.narrow(0, mine.begin, mine.size()).clone() : flat);
   }
   at::Tensor values = flat.to(segment.dtype);
   segment.storage =
-      FlatStorage(numel, segment.dtype, options.device,
+      FlatStorage(numel, segment.dtype, options_.device,
                   "a parameter of unit " + segment.name +
                       " is released (ZeRO stage 3 keeps it sharded between uses): read it inside "
                       "shardwise.zero.GatheredParameters, call the module that owns it, or save "

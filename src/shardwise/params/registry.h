@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,13 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
+  // Frozen parameters, by index, become trainable: in each unit they leave the segments they were
+  // in for new ones, which are returned; other segments keep their places and ids. `whole` gives
+  // the flat values [layout.numel] of a sharded segment. Views of the segments that were left
+  // throw.
+  std::vector<Segment*> unfreeze(const std::set<int>& parameters,
+                                 const std::function<at::Tensor(const Segment&)>& whole);
+
   // Throws UsageError if a parameter no longer is the view that the engine made: somebody assigned
   // its data, moved the module or changed a shape.
   void check_intact() const;
@@ -65,11 +73,15 @@ class Registry {
   const ParameterAddress& trainable(int index) const { return parameters_[trainable_[index]]; }
 
  private:
-  void add_unit(UnitSpec spec, const RegistryOptions& options);
+  void add_unit(UnitSpec spec);
   void let_go();
-  void fill(Segment& segment, const std::vector<ValueSource*>& sources,
-            const RegistryOptions& options);
+  void add_parameter(Segment& segment, Parameter parameter, int index);
+  void lay_out_segment(Segment& segment) const;
+  void fill(Segment& segment, const std::vector<ValueSource*>& sources) const;
+  std::vector<Segment*> split(Unit& unit, std::size_t position, const std::vector<int>& indices,
+                              const std::set<int>& leaving);
 
+  RegistryOptions options_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<Segment*> segments_;
   std::vector<ParameterAddress> parameters_;

@@ -120,6 +120,39 @@ TEST(RegistryTest, SlicesOfOneTensorAreRefused) {
       Registry(one_unit({spec("a", base.narrow(0, 0, 4)), spec("b", base.narrow(0, 4, 6))}), {}));
 }
 
+TEST(RegistryTest, UnfrozenParametersLeaveTheirSegmentAndTheRestStays) {
+  const at::Tensor trained = at::randn({8}).requires_grad_();
+  const at::Tensor a = at::randn({2, 3});
+  const at::Tensor b = at::randn({40});
+  const at::Tensor a_before = a.clone();
+  const at::Tensor b_before = b.clone();
+  Registry registry(one_unit({spec("trained", trained, at::kBFloat16), spec("a", a, at::kBFloat16),
+                              spec("b", b, at::kBFloat16)}),
+                    {});
+  const void* untouched = trained.data_ptr();
+  const c10::weak_intrusive_ptr<c10::StorageImpl> old(
+      registry.segments()[1]->full.storage().getWeakStorageImpl());
+  const at::Tensor view = a.view({6});  // as a graph that is kept would have
+  const auto made = registry.unfreeze({2}, {});
+  ASSERT_EQ(made.size(), 1U);
+  EXPECT_TRUE(old.expired()) << "the frozen copy is held twice";
+  EXPECT_ANY_THROW((void)(view + 1));
+  EXPECT_EQ(trained.data_ptr(), untouched);
+  EXPECT_EQ(registry.trainable_count(), 2);
+  EXPECT_EQ(registry.trainable(1).parameter().name, "b");
+  EXPECT_EQ(made[0]->id, 2);
+  EXPECT_EQ(registry.segments()[1]->parameters.size(), 1U);
+  EXPECT_TRUE(at::equal(a, a_before.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(b, b_before.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(made[0]->initial_fp32.data().narrow(0, 0, 40), b.to(at::kFloat)));
+  registry.check_intact();
+
+  const auto rest = registry.unfreeze({1}, {});
+  EXPECT_EQ(rest[0]->id, 1) << "an emptied segment leaves its place";
+  EXPECT_EQ(registry.unit(0).segments.size(), 3U);
+  EXPECT_TRUE(at::equal(a, a_before.to(at::kBFloat16)));
+}
+
 TEST(RegistryTest, AReplacedParameterIsNoticed) {
   const at::Tensor a = at::randn({5}).requires_grad_();
   Registry registry(one_unit({spec("a", a)}), {});

@@ -35,8 +35,8 @@ struct ParameterSpec {
   at::Tensor tensor;                 // the leaf; its storage is taken over
   at::ScalarType dtype;              // dtype to train in
   int group = 0;                     // index of the optimizer's parameter group; -1: in none
-  std::shared_ptr<ValueSource> source = nullptr;         // null: the values lie in `tensor`
-  std::optional<at::ScalarType> travel = std::nullopt;   // see Segment
+  std::shared_ptr<ValueSource> source = nullptr;        // null: the values lie in `tensor`
+  std::optional<at::ScalarType> travel = std::nullopt;  // see Segment
   bool whole_matrix = false;  // the optimizer's rule needs it in one piece (Muon)
 };
 
@@ -55,9 +55,10 @@ struct Parameter {
   at::Tensor tensor;  // the user's leaf, now a view of the segment's storage
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
-  Range place;         // elements within the segment
-  int group = 0;       // parameter group of the optimizer; -1: none moves it
-  int trainable = -1;  // index among all trainable parameters; -1 when not trainable
+  Range place;                // elements within the segment
+  int group = 0;              // parameter group of the optimizer; -1: none moves it
+  int trainable = -1;         // index among all trainable parameters; -1 when not trainable
+  bool whole_matrix = false;  // see ParameterSpec
 };
 
 // Where the data of a shard is kept. Optimizer and checkpoint ask the handle each time and never

@@ -179,6 +179,7 @@ at::Tensor Engine::loss_scale() const {
 }
 
 at::Tensor Engine::scale(const at::Tensor& loss) {
+  driver_->watch_unfrozen();
   window_.note_scaled_by_hand();
   const at::Tensor factor = loss_scale();
   return factor.defined() ? loss * factor : loss;
@@ -270,13 +271,14 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = zero::place_on(options_.device);
-  boundary_->decide(
-      place, optimizer_->norm_table(),
-      {.written = reducer_.written(),
-       .order_hash =
-           hash_bytes(last_step_.settings.data(), last_step_.settings.size(), order_hash_.value()),
-       .gradient_factor = partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0,
-       .weight = window_.weight()});
+  const std::set<int> newcomers = this->newcomers();
+  order_hash_.add_unfrozen(newcomers);
+  exchange_records(place);
+  if (!newcomers.empty() && boundary_->ranks_agree()) {
+    admit(newcomers);
+    exchange_records(place);
+  }
+  boundary_->decide(place, partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0);
   order_hash_.reset();
   optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);
@@ -285,6 +287,60 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   last_step_.unchecked = true;
   if (options_.device.is_cpu()) {
     check_last_step();
+  }
+}
+
+void Engine::exchange_records(const kernels::Place& place) {
+  boundary_->exchange(place, optimizer_->norm_table(),
+                      {.written = reducer_.written(),
+                       .order_hash = hash_bytes(last_step_.settings.data(),
+                                                last_step_.settings.size(), order_hash_.value()),
+                       .weight = window_.weight()});
+}
+
+std::set<int> Engine::newcomers() const {
+  std::set<int> found;
+  for (std::size_t i = 0; i < registry_.parameters().size(); ++i) {
+    const params::Parameter& parameter = registry_.parameters()[i].parameter();
+    const int index = static_cast<int>(i);
+    if (parameter.trainable < 0 &&
+        (parameter.tensor.requires_grad() || reducer_.waits_to_join(index))) {
+      found.insert(index);
+    }
+  }
+  return found;
+}
+
+// Note [Parameters that join]
+// A parameter that was frozen at initialize() lies in a segment without gradients and states. Once
+// it requires grad its gradients are caught all the same, and each rank adds up its own. The ranks
+// have to agree before a segment changes, because the collectives change with it; a rank that knows
+// of no newcomer does not wait for news, so the agreement travels with what every rank sends at the
+// end of a window: the newcomers go into the hash of the records. Where all hashes are equal every
+// rank has the same newcomers, cuts the segments anew, reduces the gradients that waited, and the
+// ranks exchange records once more, now of the whole gradient. Otherwise the records are like those
+// of ranks that did different things: the step is not applied and the error names a parameter.
+void Engine::admit(const std::set<int>& newcomers) {
+  const std::vector<params::Segment*> made =
+      registry_.unfreeze(newcomers, [this](const params::Segment& segment) {
+        return tensors_.full_state().whole_segment(segment, segment.shard.data());
+      });
+  gatherer_.forget_buffers();
+  reducer_.join(made);
+  optimizer_->join(made);
+  boundary_->grow(registry_.trainable_count(), optimizer_->norm_chunk_count());
+  std::string without_group;
+  for (const int index : newcomers) {
+    const params::Parameter& parameter = registry_.parameters()[index].parameter();
+    if (parameter.group < 0) {
+      without_group += concat(without_group.empty() ? "" : ", ", parameter.name);
+    }
+  }
+  if (!without_group.empty() && channels_.everybody().rank() == 0) {
+    log_warning(concat(
+        "unfrozen, but in no parameter group of the optimizer, so that they get "
+        "gradients and do not move: ",
+        without_group, ". Call engine.optimizer.add_param_group({\"params\": [...]}) for them."));
   }
 }
 
@@ -312,7 +368,8 @@ void Engine::check_last_step() {
       CommunicationError, result.order_mismatch == 0,
       "the ranks did different things in the last step, which was not applied: ",
       explain_order_difference(channels_.everybody(), order_hash_, registry_, options_.device),
-      ". Every rank must run the same blocks in the same order.");
+      ". Every rank must run the same blocks in the same order, and unfreeze the same parameters "
+      "before the same step.");
   if (result.overflow == 0) {
     last_step_.non_finite_in_a_row = 0;
     return;
@@ -395,18 +452,12 @@ at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
 }
 
 void Engine::assign_group(const std::vector<int>& parameters, int group) {
-  for (const int parameter : parameters) {
-    const params::ParameterAddress& address = registry_.parameters().at(parameter);
-    SW_USER_CHECK(
-        UsageError, address.parameter().trainable >= 0, "add_param_group(): parameter ",
-        address.parameter().name,
-        " was frozen when initialize() was called and has no place for gradients; unfreeze "
-        "it before initialize() and leave it out of the groups until it is to train");
-  }
   optimizer_->assign_group(parameters, group);
   for (const int parameter : parameters) {
     const params::ParameterAddress& address = registry_.parameters().at(parameter);
-    boundary_->restart_steps(address.parameter().trainable);
+    if (address.parameter().trainable >= 0) {
+      boundary_->restart_steps(address.parameter().trainable);
+    }
     order_hash_.add(comm::Collective::kBroadcast, address.unit, parameter);  // ranks do it alike
   }
 }

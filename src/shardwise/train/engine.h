@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,12 +67,16 @@ class Engine {
   // Micro-batches whose gradients the ranks hold together since the last step. Collective.
   std::int64_t held_by_all();
   // The end of an accumulation window: reduces, decides, updates, clears the gradients.
+  // Parameters that were frozen and require grad by now join the training, alike on all ranks.
   // `partial_of` > 0: of a window that is not full, by held_by_all(); the mean over those counts.
   // Throws UsageError when no gradient came, or when ranks were given different `groups`;
   // CommunicationError when they did different things.
   void step(const std::vector<optim::GroupValues>& groups, std::int64_t partial_of = 0);
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
+  // Frozen parameters, by index, that require grad or have got gradients: the next step's
+  // newcomers.
+  std::set<int> newcomers() const;
   void zero_grad();
   // Another window size, and the dtype of accumulation that goes with it. Between windows only.
   void set_accumulation(std::int64_t size, at::ScalarType dtype);
@@ -84,8 +89,8 @@ class Engine {
 
   // Null without a rule.
   zero::ShardedOptimizer* optimizer() const { return optimizer_.get(); }
-  // Trainable parameters join a parameter group and count their steps anew. The next step fails if
-  // other ranks do not do the same.
+  // Parameters join a parameter group and count their steps anew; frozen ones move once they
+  // require grad. The next step fails if other ranks do not do the same.
   void assign_group(const std::vector<int>& parameters, int group);
   // Rank 0's values for everybody; collective.
   void broadcast(const at::Tensor& tensor, const std::string& what);
@@ -108,6 +113,8 @@ class Engine {
   kernels::BoundaryRule boundary_rule() const;
   void note_whole_parameters() const;
   void check_gradients_are_sound() const;
+  void exchange_records(const kernels::Place& place);
+  void admit(const std::set<int>& newcomers);
   at::Tensor token_factor();
   at::Tensor gradient_factor();
   double ranks_in_sum() const;

@@ -32,13 +32,18 @@ at::Tensor batch(int step) {
 
 at::Tensor block_forward(const at::Tensor& x, const at::Tensor& w) { return at::tanh(x.mm(w)) + x; }
 
+// Block 1 is frozen before step `frozen_until`.
+void freeze(std::vector<at::Tensor>& weights, int step, int frozen_until) {
+  weights[1].requires_grad_(step >= frozen_until);
+}
+
 // Plain autograd on the whole batch: losses, gradient norms, and weights after plain SGD.
 struct Trajectory {
   std::vector<double> losses, norms;
   std::vector<at::Tensor> weights;
 };
 
-Trajectory reference() {
+Trajectory reference(int frozen_until = 0) {
   Trajectory run;
   std::vector<at::Tensor> weights;
   for (int b = 0; b < kBlocks; ++b) {
@@ -46,6 +51,7 @@ Trajectory reference() {
   }
   for (int step = 0; step < kSteps; ++step) {
     at::Tensor x = batch(step);
+    freeze(weights, step, frozen_until);
     for (const at::Tensor& weight : weights) {
       x = block_forward(x, weight);
     }
@@ -55,6 +61,9 @@ Trajectory reference() {
     double squares = 0;
     const at::NoGradGuard no_grad;
     for (at::Tensor& weight : weights) {
+      if (!weight.grad().defined()) {
+        continue;
+      }
       squares += weight.grad().pow(2).sum().item<double>();
       weight.sub_(weight.grad() * kLearningRate);
       weight.mutable_grad() = at::Tensor();
@@ -80,14 +89,18 @@ config::Config stage_config(int stage) {
 
 class Model {
  public:
-  explicit Model(const comm::ShardChannels& channels, int stage, int accumulation = 1) {
+  explicit Model(const comm::ShardChannels& channels, int stage, int accumulation = 1,
+                 int frozen_until = 0) {
     std::vector<params::UnitSpec> units;
     for (int b = 0; b < kBlocks; ++b) {
       weights_.push_back(initial_weight(b).requires_grad_());
+    }
+    freeze(weights_, /*step=*/0, frozen_until);
+    for (int b = 0; b < kBlocks; ++b) {
       units.push_back({.name = "block " + std::to_string(b),
                        .parameters = {{.name = "w" + std::to_string(b),
                                        .aliases = {},
-                                       .tensor = weights_.back(),
+                                       .tensor = weights_[b],
                                        .dtype = at::kFloat,
                                        .group = 0}},
                        .uses = {}});
@@ -120,6 +133,7 @@ class Model {
                     {"nesterov", 0}}});
   }
   Engine& engine() { return *engine_; }
+  std::vector<at::Tensor>& weights() { return weights_; }
 
  private:
   std::vector<at::Tensor> weights_;
@@ -166,6 +180,34 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
     const std::scoped_lock lock(checks);
     EXPECT_EQ(counts.sum().item<std::int64_t>(),
               kBlocks * kWidth * kWidth * (stage == 0 ? world : 1));
+  });
+}
+
+TEST_P(EngineTest, ABlockThatIsUnfrozenTrainsLikePlainAutograd) {
+  const auto [stage, world] = GetParam();
+  constexpr int kFrozenUntil = 2;
+  const Trajectory expected = reference(kFrozenUntil);
+  std::mutex checks;
+  comm::run_ranks(world, [&, stage = stage, world = world](const comm::ShardChannels& channels) {
+    Model model(channels, stage, /*accumulation=*/1, kFrozenUntil);
+    const int part = kSamples / world;
+    for (int step = 0; step < kSteps; ++step) {
+      freeze(model.weights(), step, kFrozenUntil);
+      const at::Tensor mine = batch(step).narrow(0, channels.gather->rank() * part, part);
+      model.loss(mine).backward();
+      model.step();
+      const std::scoped_lock lock(checks);
+      EXPECT_NEAR(model.engine().last_result()->norm, expected.norms[step],
+                  1e-6 * expected.norms[step]);
+    }
+    EXPECT_EQ(model.engine().registry().trainable_count(), kBlocks);
+    for (int b = 0; b < kBlocks; ++b) {
+      const at::Tensor weight = model.engine().tensors().full(b, "parameter");
+      const std::scoped_lock lock(checks);
+      // As in EqualsPlainAutograd.
+      EXPECT_LT((weight - expected.weights[b]).abs().max().item<double>(),
+                1e-5 * expected.weights[b].abs().max().item<double>());
+    }
   });
 }
 
@@ -233,6 +275,33 @@ TEST(EngineUseTest, BackwardsInOtherThreadsAreNotMistakenForThisOne) {
                 1e-5 * weights[b].grad().abs().max().item<double>());
     }
   }
+}
+
+TEST(EngineOrderTest, ABlockUnfrozenOnOneRankIsAnErrorThatNamesIt) {
+  std::mutex mutex;
+  int errors = 0;
+  comm::run_ranks(2, [&](const comm::ShardChannels& channels) {
+    Model model(channels, /*stage=*/3, /*accumulation=*/1, /*frozen_until=*/1);
+    const int rank = channels.gather->rank();
+    freeze(model.weights(), /*step=*/0, /*frozen_until=*/rank);
+    model.loss(batch(0).narrow(0, 6 * rank, 6)).backward();
+    try {
+      model.step();
+    } catch (const CommunicationError& error) {
+      const std::scoped_lock lock(mutex);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("parameter w1, frozen until now, requires gradients on rank 0 but not on "
+                          "rank 1"),
+                std::string::npos)
+          << text;
+      ++errors;
+    }
+    model.engine().zero_grad();
+    freeze(model.weights(), /*step=*/0, /*frozen_until=*/0);
+    model.loss(batch(0).narrow(0, 6 * rank, 6)).backward();
+    EXPECT_NO_THROW(model.step());
+  });
+  EXPECT_EQ(errors, 2);
 }
 
 TEST(EngineUseTest, StepWithoutBackwardIsAnError) {

@@ -43,21 +43,20 @@ class BeforeBackward : public FunctionPreHook {
 
 class TakeGradient : public FunctionPreHook {
  public:
-  TakeGradient(WeakEvents events, params::Segment* segment, int slot)
-      : events_(std::move(events)), segment_(segment), slot_(slot) {}
+  TakeGradient(WeakEvents events, int parameter)
+      : events_(std::move(events)), parameter_(parameter) {}
   variable_list operator()(const variable_list& gradients) override {
     const auto events = events_.lock();
     if (!events || !gradients[0].defined()) {
       return gradients;
     }
-    events->gradient(*segment_, slot_, gradients[0]);
+    events->gradient(parameter_, gradients[0]);
     return {at::Tensor()};
   }
 
  private:
   WeakEvents events_;
-  params::Segment* segment_;  // alive while `events_` is
-  int slot_;
+  int parameter_;
 };
 
 class AfterBackward : public Node {
@@ -94,20 +93,11 @@ class AfterBackward : public Node {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Node>> install_gradient_hooks(const params::Registry& registry,
-                                                          const WeakEvents& events) {
-  std::vector<std::shared_ptr<Node>> accumulators;
-  for (const params::ParameterAddress& address : registry.parameters()) {
-    const params::Parameter& parameter = address.parameter();
-    if (parameter.trainable < 0) {
-      continue;
-    }
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-    accumulator->add_pre_hook(
-        std::make_unique<TakeGradient>(events, address.segment, address.slot));
-    accumulators.push_back(std::move(accumulator));
-  }
-  return accumulators;
+std::shared_ptr<Node> install_gradient_hook(const at::Tensor& tensor, int parameter,
+                                            const WeakEvents& events) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(tensor);
+  accumulator->add_pre_hook(std::make_unique<TakeGradient>(events, parameter));
+  return accumulator;
 }
 
 std::vector<at::Tensor> mark_inputs(const std::vector<at::Tensor>& inputs, int unit, bool counted,

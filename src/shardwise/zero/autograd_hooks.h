@@ -23,8 +23,8 @@ class BackwardEvents {
   virtual void before_backward(int unit) = 0;
   // All gradients of one pass through the unit have been made.
   virtual void after_backward(int unit) = 0;
-  // One gradient of a parameter.
-  virtual void gradient(params::Segment& segment, int slot, const at::Tensor& gradient) = 0;
+  // One gradient of a parameter, by its index in the registry.
+  virtual void gradient(int parameter, const at::Tensor& gradient) = 0;
   // Passes through the unit whose backward is still to come.
   virtual void add_pending(int unit, int change) = 0;
 };
@@ -32,11 +32,12 @@ class BackwardEvents {
 // Graphs may outlive the engine; its hooks then do nothing.
 using WeakEvents = std::weak_ptr<BackwardEvents>;
 
-// Hooks on the AccumulateGrad nodes of all trainable parameters: the gradient goes to the events
-// and
-// `.grad` is not touched by torch. The nodes are kept alive by the result; dropping it ends this.
-std::vector<std::shared_ptr<torch::autograd::Node>> install_gradient_hooks(
-    const params::Registry& registry, const WeakEvents& events);
+// A hook on the AccumulateGrad node of a parameter that requires grad: its gradients go to the
+// events and `.grad` is not touched by torch. Keep the node that is returned; dropping it ends
+// this.
+std::shared_ptr<torch::autograd::Node> install_gradient_hook(const at::Tensor& tensor,
+                                                             int parameter,
+                                                             const WeakEvents& events);
 
 // Puts a node between `inputs` (all require grad) and the unit: returns detached tensors to hand to
 // the unit instead. Its backward is the unit's end. `counted`: made outside of backward.

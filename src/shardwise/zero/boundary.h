@@ -35,8 +35,7 @@ class DeviceArray {
 struct WindowSums {
   const std::vector<std::uint8_t>& written;  // one byte a trainable parameter
   std::uint64_t order_hash = 0;
-  double gradient_factor = 1.0;  // see kernels::BoundaryRule
-  at::Tensor weight;             // fp64 scalar on the device, or undefined
+  at::Tensor weight;  // fp64 scalar on the device, or undefined
 };
 
 class Boundary {
@@ -44,13 +43,19 @@ class Boundary {
   Boundary(comm::Channel& channel, at::Device device, std::int64_t trainable_count,
            std::int64_t chunk_count, kernels::BoundaryRule rule);
 
-  // Enqueues everything up to the decision. `table` covers this rank's shards. Communicates one
-  // all-gather of records.
-  void decide(const kernels::Place& place, const kernels::ChunkTable& table,
-              const WindowSums& window);
+  // Every rank's record for everybody, in one all-gather. `table` covers this rank's shards.
+  void exchange(const kernels::Place& place, const kernels::ChunkTable& table,
+                const WindowSums& window);
+  // Whether the records that were exchanged have one order hash. The host waits for them.
+  bool ranks_agree() const;
+  // Enqueues the decision over the records. `gradient_factor`: see kernels::BoundaryRule.
+  void decide(const kernels::Place& place, double gradient_factor);
   // The last decision, waiting for it if need be; nothing before the first decide().
   const std::optional<kernels::BoundaryResult>& result();
 
+  // More trainable parameters, behind those known, and another number of chunks. Step counts, loss
+  // scale and the last result stay.
+  void grow(std::int64_t trainable_count, std::int64_t chunk_count);
   // The parameter's own step count becomes 0.
   void restart_steps(int trainable);
 
@@ -69,7 +74,11 @@ class Boundary {
     DeviceArray partials, records, written, active, steps, decision, result, scale_state;
   };
 
+  at::Tensor records() const;
+  void allocate(std::int64_t chunk_count);
+
   comm::Channel& channel_;
+  at::Device device_;
   std::int64_t trainable_count_;
   kernels::BoundaryRule rule_;
   Memory memory_;

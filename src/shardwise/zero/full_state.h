@@ -25,6 +25,8 @@ class FullState {
   // One tensor from the pieces that the ranks hold of it, as ShardedOptimizer::pieces cuts them;
   // undefined if no rank has one.
   at::Tensor assemble(int parameter, const at::Tensor& piece);
+  // The flat values [layout.numel] of a segment of which this rank holds `shard`.
+  at::Tensor whole_segment(const params::Segment& segment, const at::Tensor& shard);
   // Overwrites a parameter, and its master, with `value` (same shape, equal on all ranks).
   void set(int parameter, const at::Tensor& value, ShardedOptimizer* optimizer);
   // The same for "master" (and the parameter with it) or a state; false where there is none.
@@ -45,7 +47,6 @@ class FullState {
   void hand_back(params::Unit& unit);
 
  private:
-  at::Tensor whole_segment(const params::Segment& segment, const at::Tensor& shard);
   params::Range shard_of(const params::Segment& segment) const {
     return segment.layout.shard_of(channels_.gather->rank());
   }

@@ -39,6 +39,8 @@ class Gatherer {
   // weights between steps. Never rounded to a dtype of travel.
   void open(int unit);
   void close(int unit);
+  // Lets go of the ring's free buffers: segments have got other sizes.
+  void forget_buffers() { pool_.clear(); }
   bool any_open() const { return open_count_ > 0; }
   // Changes in place since the unit was gathered are no error: they were taken care of, or dropped.
   void forget_changes(int unit);

@@ -19,7 +19,35 @@ std::string in_words(const OrderEntry& entry, const params::Registry& registry) 
                 registry.unit(entry.unit).name);
 }
 
+// Unfrozen parameters come in ascending order, so that the first entry that differs names one that
+// the other rank lacks.
+std::string difference_in_words(std::size_t position, int rank, const OrderEntry& theirs,
+                                const OrderEntry& first, const params::Registry& registry) {
+  const auto unfrozen = [](const OrderEntry& entry) {
+    return entry.collective == OrderEntry::kUnfrozen;
+  };
+  if (!unfrozen(theirs) && !unfrozen(first)) {
+    return concat("operation ", position, " of the step was ", in_words(theirs, registry),
+                  " on rank ", rank, " but ", in_words(first, registry), " on rank 0");
+  }
+  const bool theirs_alone = !unfrozen(first) || (unfrozen(theirs) && theirs.unit < first.unit);
+  return concat("parameter ",
+                registry.parameters()[(theirs_alone ? theirs : first).unit].parameter().name,
+                ", frozen until now, requires gradients on rank ", theirs_alone ? rank : 0,
+                " but not on rank ", theirs_alone ? 0 : rank);
+}
+
 }  // namespace
+
+void OrderHash::add_unfrozen(const std::set<int>& parameters) {
+  std::vector<OrderEntry> first;
+  for (const int parameter : parameters) {
+    first.push_back({OrderEntry::kUnfrozen, parameter});
+  }
+  value_ = hash_bytes(first.data(), first.size() * sizeof(OrderEntry), value_);
+  entries_.insert(entries_.begin(), first.begin(), first.end());
+  entries_.resize(std::min(entries_.size(), kKeptEntries));
+}
 
 std::string explain_order_difference(comm::Channel& channel, const OrderHash& hash,
                                      const params::Registry& registry, at::Device device) {
@@ -37,8 +65,7 @@ std::string explain_order_difference(comm::Channel& channel, const OrderHash& ha
     for (int rank = 1; rank < channel.size(); ++rank) {
       const OrderEntry& theirs = entries[rank * OrderHash::kKeptEntries + i];
       if (!(theirs == entries[i])) {
-        return concat("operation ", i, " of the step was ", in_words(theirs, registry), " on rank ",
-                      rank, " but ", in_words(entries[i], registry), " on rank 0");
+        return difference_in_words(i, rank, theirs, entries[i], registry);
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,10 +13,11 @@
 
 namespace shardwise::zero {
 
-// One operation on a unit.
+// One operation on a unit, or a parameter that was unfrozen.
 struct OrderEntry {
-  std::int32_t collective = -1;  // a comm::Collective
-  std::int32_t unit = -1;
+  static constexpr std::int32_t kUnfrozen = -2;
+  std::int32_t collective = -1;  // a comm::Collective, or kUnfrozen
+  std::int32_t unit = -1;        // or the parameter's index
   bool operator==(const OrderEntry&) const = default;
 };
 
@@ -33,6 +35,9 @@ class OrderHash {
       entries_.push_back(entry);
     }
   }
+  // Parameters, by index, that were unfrozen. They come first in an explanation, whatever else the
+  // ranks do because of them.
+  void add_unfrozen(const std::set<int>& parameters);
   std::uint64_t value() const { return value_; }
   void reset() {
     value_ = kHashSeed;

@@ -43,21 +43,24 @@ at::ScalarType Reducer::accumulator_dtype(const Segment& segment) const {
 
 void Reducer::allocate() {
   for (const Segment* segment : registry_.segments()) {
-    if (!segment->trainable) {
-      continue;
+    if (segment->trainable) {
+      allocate_segment(*segment);
     }
-    State& state = states_[segment->id];
-    const auto options = at::TensorOptions(accumulator_dtype(*segment)).device(pool_.device());
-    state.in_whole.assign(segment->parameters.size(), 0);
-    state.collected.assign(segment->parameters.size(), at::Tensor());
-    state.views.clear();
-    if (options_.plan.shard_gradients) {
-      state.shard = at::zeros({segment->layout.shard_numel}, options);
-    } else {
-      state.whole = at::zeros({segment->layout.numel}, options);
-      const params::Range mine = segment->layout.shard_of(channel_.rank());
-      state.shard = state.whole.narrow(0, mine.begin, mine.size());
-    }
+  }
+}
+
+void Reducer::allocate_segment(const Segment& segment) {
+  State& state = states_[segment.id];
+  const auto options = at::TensorOptions(accumulator_dtype(segment)).device(pool_.device());
+  state.in_whole.assign(segment.parameters.size(), 0);
+  state.collected.assign(segment.parameters.size(), at::Tensor());
+  state.views.clear();
+  if (options_.plan.shard_gradients) {
+    state.shard = at::zeros({segment.layout.shard_numel}, options);
+  } else {
+    state.whole = at::zeros({segment.layout.numel}, options);
+    const params::Range mine = segment.layout.shard_of(channel_.rank());
+    state.shard = state.whole.narrow(0, mine.begin, mine.size());
   }
 }
 
@@ -70,14 +73,40 @@ void Reducer::set_accumulation_dtype(at::ScalarType dtype) {
   allocate();
 }
 
-void Reducer::write(Segment& segment, int slot, const at::Tensor& gradient) {
+void Reducer::write(int index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  State& state = states_[segment.id];
-  const Parameter& parameter = segment.parameters[slot];
+  const params::ParameterAddress& address = registry_.parameters()[index];
+  const Parameter& parameter = address.parameter();
   SW_USER_CHECK(UsageError, gradient.sizes() == at::IntArrayRef(parameter.sizes),
                 "the gradient of ", parameter.name, " has shape ", gradient.sizes(),
                 " but the parameter had shape ", at::IntArrayRef(parameter.sizes),
                 " when the engine was made");
+  if (parameter.trainable >= 0) {
+    write_slot(*address.segment, address.slot, gradient);
+    return;
+  }
+  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  at::Tensor& sum = waiting(index);
+  if (sum.defined()) {
+    sum.add_(dense);
+  } else {
+    sum = dense.to(accumulator_dtype(*address.segment), /*non_blocking=*/false, /*copy=*/true);
+  }
+  touched_ = true;
+}
+
+// Where the gradient of a parameter in a frozen segment is added up. At stages 0–1 that is `.grad`,
+// which a user may change or drop until step().
+at::Tensor& Reducer::waiting(int index) {
+  at::Tensor& sum = waiting_[index];
+  return options_.plan.shard_gradients
+             ? sum
+             : registry_.parameters()[index].parameter().tensor.mutable_grad();
+}
+
+void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient) {
+  State& state = states_[segment.id];
+  const Parameter& parameter = segment.parameters[slot];
   if (!state.whole.defined()) {
     state.whole = pool_.take(segment.layout.numel, segment.dtype);
   }
@@ -269,6 +298,23 @@ void Reducer::finish() {
       }
     }
   }
+  wait_all();
+  for (State& state : states_) {
+    if (options_.plan.shard_gradients && state.shard.defined() && !state.shard_holds_sum) {
+      state.shard.zero_();
+    }
+  }
+  for (const auto& unit : registry_.units()) {
+    for (const auto& segment : unit->segments) {
+      if (segment->trainable && segment->layout.numel > 0) {
+        average_replicas(*segment, unit->id);
+      }
+    }
+  }
+  finished_ = true;
+}
+
+void Reducer::wait_all() {
   while (!in_flight_.empty()) {
     if (options_.plan.shard_gradients) {
       wait_oldest();
@@ -277,28 +323,60 @@ void Reducer::finish() {
       in_flight_.pop_front();
     }
   }
-  for (State& state : states_) {
-    if (options_.plan.shard_gradients && state.shard.defined() && !state.shard_holds_sum) {
-      state.shard.zero_();
-    }
-  }
-  average_replicas();
-  finished_ = true;
 }
 
 // Once a window: ranks with the same shards have summed other samples. A mean, also of what was a
 // mean already, so that reading gradients in mid-window changes nothing.
-void Reducer::average_replicas() {
+void Reducer::average_replicas(const Segment& segment, int unit) {
   if (!options_.replicate) {
     return;
   }
+  const State& state = states_[segment.id];
+  hash_.add(comm::Collective::kAllReduce, unit);
+  average_over_replicas(options_.plan.shard_optimizer ? state.shard : state.whole, segment);
+}
+
+void Reducer::join(const std::vector<Segment*>& made) {
+  const at::NoGradGuard no_grad;
+  states_.resize(registry_.segments().size());
+  written_.resize(registry_.trainable_count(), 0);
   for (const auto& unit : registry_.units()) {
     for (const auto& segment : unit->segments) {
-      if (segment->trainable && segment->layout.numel > 0) {
-        const State& state = states_[segment->id];
-        hash_.add(comm::Collective::kAllReduce, unit->id);
-        average_over_replicas(options_.plan.shard_optimizer ? state.shard : state.whole, *segment);
+      if (std::find(made.begin(), made.end(), segment.get()) != made.end()) {
+        allocate_segment(*segment);
+        write_waiting(*segment);
+        if (segment->layout.numel > 0) {
+          options_.plan.shard_gradients ? reduce_segment(*segment, unit->id)
+                                        : reduce_whole(*segment, unit->id);
+          wait_all();
+          average_replicas(*segment, unit->id);
+        }
       }
+    }
+  }
+  waiting_.clear();
+  if (options_.plan.shard_gradients) {  // buffers in the dtype of sums are not needed again
+    pool_.clear();
+    for (State& state : states_) {
+      state.views.clear();
+    }
+  }
+  finished_ = true;
+}
+
+void Reducer::write_waiting(Segment& segment) {
+  State& state = states_[segment.id];
+  for (std::size_t index = 0; index < registry_.parameters().size(); ++index) {
+    const params::ParameterAddress& address = registry_.parameters()[index];
+    if (address.segment != &segment) {
+      continue;
+    }
+    const at::Tensor sum = std::exchange(waiting(static_cast<int>(index)), at::Tensor());
+    if (sum.defined()) {
+      if (!state.whole.defined()) {  // sums of 16-bit gradients must not be rounded again
+        state.whole = pool_.take(segment.layout.numel, accumulator_dtype(segment));
+      }
+      write_slot(segment, address.slot, sum);
     }
   }
 }
@@ -340,6 +418,10 @@ void Reducer::clear() {
       parameter.tensor.mutable_grad() = at::Tensor();
     }
   }
+  for (const auto& [parameter, sum] : waiting_) {
+    registry_.parameters()[parameter].parameter().tensor.mutable_grad() = at::Tensor();
+  }
+  waiting_.clear();
   std::fill(written_.begin(), written_.end(), 0);
   touched_ = false;
   finished_ = false;
@@ -374,6 +456,12 @@ std::int64_t Reducer::accumulator_bytes() const {
   std::int64_t bytes = 0;
   for (const State& state : states_) {
     const at::Tensor& held = options_.plan.shard_gradients ? state.shard : state.whole;
+    bytes += held.defined() ? static_cast<std::int64_t>(held.nbytes()) : 0;
+  }
+  for (const auto& [parameter, sum] : waiting_) {
+    const at::Tensor& held = options_.plan.shard_gradients
+                                 ? sum
+                                 : registry_.parameters()[parameter].parameter().tensor.grad();
     bytes += held.defined() ? static_cast<std::int64_t>(held.nbytes()) : 0;
   }
   return bytes;

@@ -38,9 +38,10 @@ class Reducer {
   Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
           at::Device device, ReducerOptions options);
 
-  // One gradient of the present backward. `gradient` is kept until the next flush or reduction and
-  // must not change until then.
-  void write(params::Segment& segment, int slot, const at::Tensor& gradient);
+  // One gradient of the present backward, of a parameter by its index. `gradient` is kept until the
+  // next flush or reduction and must not change until then. That of a parameter in a frozen segment
+  // is added up on this rank, whole, until join().
+  void write(int parameter, const at::Tensor& gradient);
   // Carries out what write() has collected: a few fused kernels instead of one a parameter.
   void flush();
   // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ.
@@ -49,6 +50,11 @@ class Reducer {
   bool holds_unreduced(const params::Unit& unit) const;
   // After this every gradient is reduced and waited for. Stages 0–1 communicate here.
   void finish();
+  // Whether the parameter is in a frozen segment and has a gradient.
+  bool waits_to_join(int parameter) const { return waiting_.count(parameter) > 0; }
+  // After finish(): trainable segments that Registry::unfreeze has made get accumulators, and the
+  // gradients that waited for them are reduced.
+  void join(const std::vector<params::Segment*>& made);
   // Forgets all gradients: after the update, or when the user zeroes them.
   void clear();
   // Allocates the accumulators anew in another dtype; only while there are no gradients.
@@ -97,7 +103,11 @@ class Reducer {
     at::Tensor sent;  // `buffer` in the dtype in which it travels
   };
 
+  void write_slot(params::Segment& segment, int slot, const at::Tensor& gradient);
+  at::Tensor& waiting(int parameter);
+  void write_waiting(params::Segment& segment);
   void allocate();
+  void allocate_segment(const params::Segment& segment);
   void flush_segment(const params::Segment& segment);
   const std::vector<at::Tensor>& views(const params::Segment& segment);
   at::ScalarType accumulator_dtype(const params::Segment& segment) const;
@@ -106,7 +116,8 @@ class Reducer {
   void zero_unwritten(const params::Segment& segment);
   void drop_vanished(const params::Segment& segment);
   void wait_oldest();
-  void average_replicas();
+  void wait_all();
+  void average_replicas(const params::Segment& segment, int unit);
 
   const params::Registry& registry_;
   comm::Channel& channel_;
@@ -115,6 +126,7 @@ class Reducer {
   device::BufferPool pool_;
   std::vector<State> states_;  // by segment id
   std::vector<std::uint8_t> written_;
+  std::map<int, at::Tensor> waiting_;  // sums until join(), by parameter; see waiting()
   std::deque<InFlight> in_flight_;
   std::int64_t in_flight_elements_ = 0;
   bool touched_ = false;

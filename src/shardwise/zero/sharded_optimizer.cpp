@@ -103,6 +103,15 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
   make_tables();
 }
 
+void ShardedOptimizer::join(const std::vector<Segment*>& made) {
+  const at::NoGradGuard no_grad;
+  shards_.resize(registry_.segments().size());
+  for (Segment* segment : made) {
+    make_shard(*segment);
+  }
+  make_tables();
+}
+
 void ShardedOptimizer::make_shard(Segment& segment) {
   Shard& shard = shards_[segment.id];
   kernel_dtype(segment.dtype, segment.name);  // refuses other dtypes
@@ -258,7 +267,6 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
 void ShardedOptimizer::assign_group(const std::vector<int>& parameters, int group) {
   for (const int parameter : parameters) {
     const params::ParameterAddress& address = registry_.parameters().at(parameter);
-    SW_CHECK(address.parameter().trainable >= 0, address.parameter().name, " does not train");
     address.segment->parameters[address.slot].group = group;
   }
   make_tables();

@@ -52,7 +52,10 @@ class ShardedOptimizer {
 
   // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
   void set_groups(const std::vector<optim::GroupValues>& groups);
-  // Another parameter group for trainable parameters; their states stay.
+  // Trainable segments that Registry::unfreeze has made, and the reducer knows, get masters and
+  // states. Nothing of other segments changes.
+  void join(const std::vector<params::Segment*>& made);
+  // Another parameter group for parameters; their states stay.
   void assign_group(const std::vector<int>& parameters, int group);
   // Throws UsageError if somebody changed parameters with masters of their own in place since the
   // last update: their masters would undo it.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -28,6 +29,7 @@ constexpr auto kScaledLoss = static_cast<c10::DebugInfoKind>(0xD5);
 
 ScaledBackward::ScaledBackward(UnitDriver& driver)
     : guard_(kScaledLoss, std::make_shared<ScaledLoss>(&driver)) {
+  driver.watch_unfrozen();
   driver.window_.begin_backward(LossScaledBy::kEngine);
 }
 
@@ -67,7 +69,27 @@ UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Red
       done_(registry.units().size(), 0),
       marked_(registry.units().size()) {}
 
-void UnitDriver::install() { accumulators_ = install_gradient_hooks(registry_, weak_from_this()); }
+void UnitDriver::install() {
+  frozen_.resize(registry_.parameters().size());
+  std::iota(frozen_.begin(), frozen_.end(), 0);
+  watch_unfrozen();
+}
+
+void UnitDriver::watch_unfrozen() {
+  std::erase_if(frozen_, [this](int index) {
+    const at::Tensor& tensor = registry_.parameters()[index].parameter().tensor;
+    if (!tensor.requires_grad()) {
+      return false;
+    }
+    accumulators_.push_back(install_gradient_hook(tensor, index, weak_from_this()));
+    return true;
+  });
+}
+
+void UnitDriver::uninstall() {
+  accumulators_.clear();
+  frozen_.clear();
+}
 
 void UnitDriver::begin_pass() {
   if (inside_backward()) {
@@ -75,6 +97,7 @@ void UnitDriver::begin_pass() {
   }
   watch_.interrupted = interrupted();
   watch_.task = kNoTask;
+  watch_unfrozen();
   gatherer_.begin_pass(at::GradMode::is_enabled());
 }
 
@@ -168,11 +191,11 @@ void UnitDriver::reduce_in_order(bool all) {
   }
 }
 
-void UnitDriver::gradient(params::Segment& segment, int slot, const at::Tensor& gradient) {
+void UnitDriver::gradient(int parameter, const at::Tensor& gradient) {
   const Timer timer(*this, &times_.backward_seconds);
   watch_backward_end();
   const double factor = gradient_factor();
-  reducer_.write(segment, slot, factor == 1.0 ? gradient : gradient * factor);
+  reducer_.write(parameter, factor == 1.0 ? gradient : gradient * factor);
 }
 
 double UnitDriver::gradient_factor() {

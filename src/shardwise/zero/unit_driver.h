@@ -37,6 +37,9 @@ class UnitDriver : public params::UnitEvents,
   UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
              const ZeroPlan& plan, const comm::ShardChannels& channels, AccumulationWindow& window);
   void install();
+  // Captures gradients of frozen parameters that require grad by now. Called before every pass and
+  // backward of the engine.
+  void watch_unfrozen();
 
   void begin_pass() override;
   std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs) override;
@@ -44,7 +47,7 @@ class UnitDriver : public params::UnitEvents,
 
   void before_backward(int unit) override;
   void after_backward(int unit) override;
-  void gradient(params::Segment& segment, int slot, const at::Tensor& gradient) override;
+  void gradient(int parameter, const at::Tensor& gradient) override;
   void add_pending(int unit, int change) override { pending_[unit] += change; }
 
   // Whether a backward ended by an error: its gradients are incomplete.
@@ -54,7 +57,7 @@ class UnitDriver : public params::UnitEvents,
 
   const HostTimes& host_times() const { return times_; }
   // Ends gradient capture: parameters behave as torch made them.
-  void uninstall() { accumulators_.clear(); }
+  void uninstall();
 
  private:
   friend class ScaledBackward;
@@ -78,6 +81,7 @@ class UnitDriver : public params::UnitEvents,
   comm::ShardChannels channels_;
   AccumulationWindow& window_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::vector<int> frozen_;         // parameters, by index, whose gradients are not captured
   std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
