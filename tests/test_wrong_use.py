@@ -302,8 +302,8 @@ def rank_swapped_gathers(prefetch):
         engine.step()
 
     message = message_of(RuntimeError, run)
-    assert "blocks.1" in message or "blocks.2" in message, message
-    assert "order" in message, message
+    assert "blocks.1" in message and "blocks.2" in message, message
+    assert "rank 0" in message and "rank 1" in message and "order" in message, message
     assert engine.global_steps == 0
 
 
