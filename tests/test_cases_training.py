@@ -15,6 +15,7 @@ from dataclasses import replace
 import models
 import parity
 import pytest
+import reference
 import torch
 import torch.distributed as dist
 from parity import Case, make_engine
