@@ -279,6 +279,10 @@ def rank_refused():
     settings = rule_config(1, "fp32", {"type": "Muon"})
     with pytest.raises(RuntimeError, match=r"blocks.0.norm.weight has use_muon.*no matrix"):
         make_engine(model, settings)
+    settings = rule_config(2, "bf16", {"type": "Muon"})
+    settings["bf16"]["bf16_master_weights_and_grads"] = True
+    with pytest.raises(RuntimeError, match='16-bit master weights.*rule "muon".*choose one'):
+        make_engine(models.build("mlp"), settings)
     for params, message in (
         ({"ns_method": "fast"}, "ns_method.*gram"),
         ({"nesterov": True}, "nesterov is not a setting of Muon"),
