@@ -7,8 +7,8 @@
 namespace shardwise::optim {
 
 struct ConfiguredRule {
-  RuleOptions rule;           // without a name when the configuration names no optimizer
-  GroupValues values;         // of a parameter group that sets nothing itself
+  RuleOptions rule;                // without a name when the configuration names no optimizer
+  GroupValues values;              // of a parameter group that sets nothing itself
   GroupValues matrix_values = {};  // likewise, of one that Muon moves; empty for other rules
 };
 
