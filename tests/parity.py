@@ -193,7 +193,7 @@ def relative_errors(values, plain: dict, kind: str) -> dict:
     for name, b in truth.items():
         a = named(values)[name]
         if kind == "weights":
-            a = where_sure(a, b, plain["closest"].get(name))
+            a = where_sure(a, b, plain.get("closest", {}).get(name))
         # BERT's key bias has no influence in theory: its gradient is noise, measured against
         # the largest gradient instead of itself.
         noise = kind == "gradients" and str(name).endswith("attention.self.key.bias")
