@@ -19,8 +19,10 @@ struct RmsNorm {
   RmsNorm(std::int64_t size, double epsilon, at::Device device)
       : weight(new_parameter({size}, device)), epsilon(epsilon) {}
 
+  // Under a name of its own x's uses inside, where torch composes the norm, add up before they meet
+  // the gradient of the residual: the same sum whether or not the norm is recomputed apart.
   at::Tensor forward(const at::Tensor& x) const {
-    return at::rms_norm(x, weight.sizes(), weight, epsilon);
+    return at::rms_norm(at::alias(x), weight.sizes(), weight, epsilon);
   }
   Result forward(const at::Tensor& x, const PassContext& context) const {
     return cheap({x}, {weight}, context, [norm = *this](const std::vector<at::Tensor>& inputs) {
