@@ -1,7 +1,6 @@
 """``shardwise.activation_checkpointing: "selective"``: keeps what is dear to compute, no more."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -46,20 +45,31 @@ def _draws(operation: Any, args: tuple, kwargs: dict) -> bool:
 def keep_dear_results() -> tuple[AbstractContextManager, AbstractContextManager]:
     """The contexts of the two runs of a block, for torch's ``checkpoint(context_fn=)``."""
     first, again = create_selective_checkpoint_contexts(policy)
-    return first, _with_advice(again)
+    return first, _OneBackward(again)
 
 
-@contextmanager
-def _with_advice(context: AbstractContextManager) -> Iterator[None]:
-    """Torch refuses what it cannot recompute; it does not know our setting."""
-    try:
-        with context:
-            yield
-    except RuntimeError as error:
-        if "selective activation checkpoint" not in str(error):
-            raise
-        raise _C.UsageError(
-            f'shardwise.activation_checkpointing: "selective" keeps results of matrix products and '
-            f"attention, and a block changed one in place or backward ran through it twice; "
-            f'write "full" ({error})'
-        ) from error
+class _OneBackward:
+    """The context of a recomputation, which takes the kept results out of their list. A second
+    backward through the block would find the wrong ones there, and is refused."""
+
+    def __init__(self, context: AbstractContextManager):
+        self._context = context
+        self._entered = False
+
+    def __enter__(self) -> None:
+        if self._entered:
+            raise _refusal("two backward passes through one graph")
+        self._entered = True
+        self._context.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._context.__exit__(kind, error, trace)
+        if isinstance(error, RuntimeError) and "has been mutated" in str(error):
+            raise _refusal("a block that changes a result of them in place") from error
+
+
+def _refusal(what: str) -> _C.UsageError:
+    return _C.UsageError(
+        f'shardwise.activation_checkpointing: "selective" keeps results of matrix products and '
+        f'attention for one backward as they are, and cannot serve {what}; write "full"'
+    )
