@@ -445,7 +445,8 @@ def rank_flushes_alone(stage, counts):
         engine.flush_accumulation()
 
     message = message_of(RuntimeError, run)
-    assert "unfinished window" in message, message
+    if dist.get_rank() == 1:  # the other may only see that this one has gone
+        assert "unfinished window" in message, message
     assert "rank 0" in message and "rank 1" in message, message
 
 
