@@ -68,7 +68,7 @@ def plain(case: Case, dtype: str) -> dict:
     make, options = reference.OPTIMIZERS[case.optimizer]
     update = make(masters.values(), **options)
     factor = 2.0**case.power / case.accumulation if dtype == "fp16" else 1.0
-    record = {"losses": [], "norms": []}
+    record = {"losses": [], "norms": [], "closest": {}}
     for step in range(STEPS):
         SCHEDULES[case.model](module, step)
         micros = models.micro_batches(case.model, step, micro_batches, "cpu", kind)
@@ -339,7 +339,12 @@ def rank_memory(stage, dtype, frozen):
 @STAGES
 def test_memory_is_that_of_a_model_that_trained_from_the_start(stage, dtype, pool):
     always = pool.run(rank_memory, stage, dtype, False, ranks=2)[0]
-    assert pool.run(rank_memory, stage, dtype, True, ranks=2)[0] == always
+    unfrozen = pool.run(rank_memory, stage, dtype, True, ranks=2)[0]
+    # What the transport received of one block in fp32, when the sums of the window were reduced.
+    block = sum(p.numel() + 64 for p in models.BlocksOnly(1, 96).parameters())
+    more = unfrozen.pop("gradients_in_flight") - always.pop("gradients_in_flight")
+    assert unfrozen == always
+    assert 0 <= more <= (4 * block if stage >= 2 and dtype == "bf16" else 0)
 
 
 # Groups

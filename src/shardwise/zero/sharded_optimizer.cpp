@@ -256,9 +256,9 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
     const params::Parameter& parameter = address.parameter();
     SW_USER_CHECK(UsageError,
                   !moves_matrices() || parameter.group < 0 ||
-                      muon[parameter.group].use_muon == address.segment->whole_matrices,
+                      muon[parameter.group].use_muon == parameter.whole_matrix,
                   "parameter ", parameter.name, " is in param_groups[", parameter.group,
-                  "], whose 'use_muon' is ", address.segment->whole_matrices ? "false" : "true",
+                  "], whose 'use_muon' is ", parameter.whole_matrix ? "false" : "true",
                   " while the engine was made with the opposite for it; set it back, or put the "
                   "parameter into another group");
   }
