@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "shardwise/base/check.h"
 
 namespace shardwise::zero {
@@ -186,7 +184,7 @@ at::Tensor FullState::local(int index, const std::string& kind, const ShardedOpt
   const Segment& segment = *address.segment;
   const auto own = [&](const at::Tensor& part, const Range& range) {
     const Range mine = params::intersect(address.parameter().place, range);
-    return part.narrow(0, std::max<std::int64_t>(mine.begin - range.begin, 0), mine.size());
+    return part.narrow(0, mine.size() == 0 ? 0 : mine.begin - range.begin, mine.size());
   };
   if (kind != "gradient") {
     const params::ShardHandle handle = handle_of(segment, kind, optimizer);
