@@ -205,8 +205,10 @@ def test_peak_of_full_is_one_block_and_the_inputs_of_the_others():
     assert grown["full"] <= inputs < grown["selective"] < grown["off"]
 
 
-CASES = [Case(stage, model, "fp32", 2) for stage in range(4) for model in ("gpt2", "llama")]
-CASES.append(Case(3, "llama", "bf16", 1))
+CASES = [
+    *(Case(stage, model, "fp32", 2) for stage in range(4) for model in ("gpt2", "llama")),
+    Case(3, "llama", "bf16", 1),
+]
 
 
 def test_the_engine_trains_with_the_same_bits_and_traffic(tmp_path):

@@ -98,6 +98,14 @@ def rope_case(interleaved, rotary, positions):
     return Case([(2, 4, (HEADS + 2) * HEAD_DIM)], ours, plain)
 
 
+def activation_case(kind, halves):
+    return Case(
+        [(3, 4, 26)],
+        lambda x: ops.activation(x, kind, halves),
+        lambda x: plain_activation(x, kind, halves),
+    )
+
+
 CASES = {
     "rms_norm": Case(
         [(2, 3, 40), (40,)],
@@ -144,14 +152,12 @@ CASES = {
         ),
         lambda h, w: plain_loss(h, w, TARGETS.to(h.device), TOKEN_WEIGHTS.to(h.device)),
     ),
+    **{
+        f"{kind}{'_gated' if halves else ''}": activation_case(kind, halves)
+        for kind in ACTIVATIONS
+        for halves in (False, True)
+    },
 }
-for kind in ACTIVATIONS:
-    for halves in (False, True):
-        CASES[f"{kind}{'_gated' if halves else ''}"] = Case(
-            [(3, 4, 26)],
-            lambda x, kind=kind, halves=halves: ops.activation(x, kind, halves),
-            lambda x, kind=kind, halves=halves: plain_activation(x, kind, halves),
-        )
 
 
 def inputs_of(case, dtype, device="cpu"):

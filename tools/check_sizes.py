@@ -197,6 +197,10 @@ def bad_tree() -> dict[str, str]:
         "src/shardwise/a/function.cpp": "void f() {\n" + statements + "}\n",
         "src/shardwise/a/kernel.cu": "__global__ void k() {\n" + statements + "}\n"
         "void launch() { k<<<1, 2>>>(); }\n",
+        "src/shardwise/a/kernel_bounds.cu": "template <typename T>\n"
+        "__global__ __launch_bounds__(kMost) void b(const L l,\n    const A a) {\n"
+        + statements
+        + "}\n",
         "src/shardwise/a/kernel_long.cu": "__global__ void k() {\n" + statements * 2 + "}\n",
         "src/shardwise/a/public.h": "class A {\n public:\n" + class_body + "};\n",
         "src/shardwise/a/hidden.h": "class A {\n private:\n" + class_body + "};\n",

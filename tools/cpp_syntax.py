@@ -181,5 +181,7 @@ def functions(source: Source) -> Iterator[tuple[str, int, int, bool]]:
     """(name, line, number of lines, is a CUDA kernel) of each function with a body."""
     for node in walk(source.root):
         if node.type == "function_definition" and node.child_by_field_name("body") is not None:
-            head = source.text[node.start_byte : node.child_by_field_name("body").start_byte]
+            # Attributes such as __launch_bounds__ can make the grammar begin behind __global__.
+            begin = source.text.rfind(b"\n", 0, node.start_byte) + 1
+            head = source.text[begin : node.child_by_field_name("body").start_byte]
             yield function_name(node), line_of(node), lines_in(node), b"__global__" in head

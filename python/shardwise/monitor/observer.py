@@ -52,6 +52,23 @@ class Report:
     loss: LateScalar | None
 
 
+@dataclass
+class Speed:
+    """Where the time since the last printed line began."""
+
+    began: float | None = None
+    samples: int = 0  # of all ranks at that time
+    tokens: int = 0  # of this rank since then
+
+    def begin(self, samples: int) -> None:
+        self.began, self.samples, self.tokens = time.perf_counter(), samples, 0
+
+    def text(self, samples: int, ranks: int) -> str:
+        passed = max(time.perf_counter() - (self.began or 0.0), 1e-9)
+        text = f"{(samples - self.samples) / passed:.4g} samples/s"
+        return f"{text}, {self.tokens * ranks / passed:.4g} tokens/s" if self.tokens else text
+
+
 class Observer:
     """Step log, monitors, times and the FLOPs profile of one engine.
 
@@ -78,16 +95,15 @@ class Observer:
         self._report: Report | None = None
         self._last: dict[str, float] = {}  # what is known of the last settled step
         self._logged: dict[str, Any] = {}  # values that the user gave for the next line
-        self._clock: tuple[float, int] | None = None  # time, and samples then
-        self._tokens = 0  # of this rank since then
+        self._speed = Speed()
         self._times_since = 0  # step
 
     # ---- called by the engine
 
     def timed(self, engine: Any, kind: str) -> AbstractContextManager[None]:
         """Surrounds forward, backward and step."""
-        if self._clock is None and self._every:
-            self._clock = (time.perf_counter(), engine.global_samples)
+        if self._speed.began is None and self._every:
+            self._speed.begin(engine.global_samples)
         if self._times is None and self._profile is None:
             return NOTHING
         if kind == "forward" and not torch.is_grad_enabled():
@@ -112,7 +128,7 @@ class Observer:
         if self._every and torch.is_grad_enabled():
             tokens = kwargs.get("input_ids", inputs[0] if inputs else None)
             if isinstance(tokens, torch.Tensor) and tokens.dtype == torch.long and tokens.ndim == 2:
-                self._tokens += tokens.numel()
+                self._speed.tokens += tokens.numel()
 
     def saw_loss(
         self, engine: Any, window: Any, loss: torch.Tensor, divided: bool, tokens: Any
@@ -208,7 +224,8 @@ class Observer:
         if "loss_scale" in last:
             parts.append(f"loss scale {last['loss_scale']:g}")
         if self._show_speed:
-            parts.append(self._speed_text(engine))
+            parts.append(self._speed.text(engine.global_samples, engine.world_size))
+            self._speed.begin(engine.global_samples)
         parts.append(f"memory {memory_in_use(self._device)}")
         parts += [f"{name} {float(value):.6g}" for name, value in self._logged.items()]
         self._logged.clear()
@@ -218,15 +235,6 @@ class Observer:
         norm, clipped = self._last["grad_norm"], self._last["grad_norm_clipped"]
         after = f" ({clipped:.4g} after clipping)" if clipped < norm else ""
         return f"gradient norm {norm:.4g}{after}"
-
-    def _speed_text(self, engine: Any) -> str:
-        now = time.perf_counter()
-        began, samples = self._clock or (now, engine.global_samples)
-        self._clock = (now, engine.global_samples)
-        tokens, self._tokens = self._tokens * engine.world_size, 0
-        passed = max(now - began, 1e-9)
-        text = f"{(engine.global_samples - samples) / passed:.4g} samples/s"
-        return f"{text}, {tokens / passed:.4g} tokens/s" if tokens else text
 
     def _report_times(self, engine: Any) -> None:
         if self._times is None:

@@ -94,8 +94,6 @@ struct Segment {
   // dtype in which gathered parameters and reduced gradients travel; nothing: parameters as they
   // are, gradients as the engine says.
   std::optional<at::ScalarType> travel;
-  const char* shard_axis = kShardAxis;
-  const char* reduce_axis = kShardAxis;
   SegmentLayout layout;
   std::vector<Parameter> parameters;
   FlatStorage storage;
