@@ -585,7 +585,7 @@ USAGE, IO = 64, 74
         (["launch", "-n", "2", "--node-rank", "1", "job.py"], USAGE, ["--nnodes 1"]),
         (["launch", "-n", "2", "--hostfile", "f", "job.py"], USAGE, ["on each machine"]),
         (["launch", "-n", "2", "--log-dir", "plain/x", "job.py"], IO, ["plain/x", "--log-dir"]),
-        (["lanch"], USAGE, ["did you mean launch?"]),
+        (["lanch"], USAGE, ["did you mean launch"]),
         ([], USAGE, ["--help"]),
     ],
 )

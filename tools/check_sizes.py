@@ -189,6 +189,7 @@ def bad_tree() -> dict[str, str]:
     statements = "  x += 1;\n" * 90
     class_body = "".join(f"  int f{i}();\n" for i in range(26))
     fields = "".join(f"  int f{i}_ = 0;\n" for i in range(16))
+    nested = "".join(f"  class N{i};\n  struct M{i} {{ int i; }};\n" for i in range(9))
     virtuals = "".join(f"  virtual void v{i}() = 0;\n" for i in range(13))
     wide = ", ".join(f"int p{i}" for i in range(7))
     python_body = "    x += 1\n" * 80
@@ -205,6 +206,7 @@ def bad_tree() -> dict[str, str]:
         "src/shardwise/a/public.h": "class A {\n public:\n" + class_body + "};\n",
         "src/shardwise/a/hidden.h": "class A {\n private:\n" + class_body + "};\n",
         "src/shardwise/a/fields.h": "struct A {\n" + fields + "};\n",
+        "src/shardwise/a/nested.h": "struct A {\n" + nested + "};\n",
         "src/shardwise/config/fields.h": "struct A {\n" + fields + "};\n",
         "src/shardwise/a/interface.h": "class I {\n public:\n" + virtuals + "};\n",
         "src/shardwise/a/constructor.h": f"class C {{\n public:\n  C({wide});\n}};\n",

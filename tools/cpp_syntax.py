@@ -130,7 +130,10 @@ def _member_kind(member: tree_sitter.Node) -> str:
 
 
 def _field_names(member: tree_sitter.Node) -> int:
-    return max(1, len(member.children_by_field_name("declarator")))
+    """None for a nested type, which is a declaration without a name of its own."""
+    names = len(member.children_by_field_name("declarator"))
+    kind = member.child_by_field_name("type")
+    return names if kind is not None and kind.type in CLASSES else max(1, names)
 
 
 def class_shape(node: tree_sitter.Node) -> ClassShape | None:

@@ -66,27 +66,30 @@ UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Red
       channels_(channels),
       window_(window),
       pending_(registry.units().size(), 0),
-      turn_{.done = std::vector<std::uint8_t>(registry.units().size(), 0)},
+      done_(registry.units().size(), 0),
       marked_(registry.units().size()) {}
 
 void UnitDriver::install() {
-  capture_.frozen.resize(registry_.parameters().size());
-  std::iota(capture_.frozen.begin(), capture_.frozen.end(), 0);
+  frozen_.resize(registry_.parameters().size());
+  std::iota(frozen_.begin(), frozen_.end(), 0);
   watch_unfrozen();
 }
 
 void UnitDriver::watch_unfrozen() {
-  std::erase_if(capture_.frozen, [this](int index) {
+  std::erase_if(frozen_, [this](int index) {
     const at::Tensor& tensor = registry_.parameters()[index].parameter().tensor;
     if (!tensor.requires_grad()) {
       return false;
     }
-    capture_.accumulators.push_back(install_gradient_hook(tensor, index, weak_from_this()));
+    accumulators_.push_back(install_gradient_hook(tensor, index, weak_from_this()));
     return true;
   });
 }
 
-void UnitDriver::uninstall() { capture_ = Capture(); }
+void UnitDriver::uninstall() {
+  accumulators_.clear();
+  frozen_.clear();
+}
 
 void UnitDriver::begin_pass() {
   if (inside_backward()) {
@@ -147,8 +150,8 @@ void UnitDriver::watch_backward_end() {
   }
   watch_.task = task;
   watch_.factor.reset();
-  std::fill(turn_.done.begin(), turn_.done.end(), 0);
-  turn_.next = static_cast<int>(turn_.done.size()) - 2;
+  std::fill(done_.begin(), done_.end(), 0);
+  next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       self->finish_backward();
@@ -170,7 +173,7 @@ void UnitDriver::after_backward(int unit) {
   ++times_.backward_calls;
   watch_backward_end();
   if (pending_[unit] <= 0) {
-    turn_.done[unit] = 1;
+    done_[unit] = 1;
     reduce_in_order(/*all=*/false);
   }
   gatherer_.release(unit);
@@ -179,9 +182,9 @@ void UnitDriver::after_backward(int unit) {
 // Units are reduced in one order on all ranks, whatever each of them ran: the blocks from last to
 // first, then the last unit, which is the root and takes part from the first moment to the last.
 void UnitDriver::reduce_in_order(bool all) {
-  const int root = static_cast<int>(turn_.done.size()) - 1;
-  while (turn_.next >= 0 && (all || turn_.done[turn_.next])) {
-    reducer_.reduce(registry_.unit(turn_.next--));
+  const int root = static_cast<int>(done_.size()) - 1;
+  while (next_to_reduce_ >= 0 && (all || done_[next_to_reduce_])) {
+    reducer_.reduce(registry_.unit(next_to_reduce_--));
   }
   if (all && root >= 0) {
     reducer_.reduce(registry_.unit(root));

@@ -68,14 +68,6 @@ class UnitDriver : public params::UnitEvents,
     bool interrupted = false;      // one ended by an error, and its gradients are still there
     std::optional<double> factor;  // of its gradients, once one has come
   };
-  struct Capture {
-    std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
-    std::vector<int> frozen;  // parameters, by index, whose gradients are not captured
-  };
-  struct Turn {
-    std::vector<std::uint8_t> done;  // by unit, in the present backward
-    int next = 0;                    // the unit that is reduced next
-  };
   double gradient_factor();
   void watch_backward_end();
   void reduce_in_order(bool all);
@@ -88,9 +80,11 @@ class UnitDriver : public params::UnitEvents,
   ZeroPlan plan_;
   comm::ShardChannels channels_;
   AccumulationWindow& window_;
-  Capture capture_;
-  std::vector<int> pending_;  // by unit
-  Turn turn_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::vector<int> frozen_;         // parameters, by index, whose gradients are not captured
+  std::vector<int> pending_;        // by unit
+  std::vector<std::uint8_t> done_;  // by unit, in the present backward
+  int next_to_reduce_ = 0;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
   Watch watch_;
   HostTimes times_;
