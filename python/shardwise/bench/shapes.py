@@ -55,6 +55,11 @@ def _llama(hidden: int, inner: int, layers: int, tied: bool, **more: Any) -> dic
 
 GPT2 = {
     "model_type": "gpt2",
+    "vocab_size": 50257,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
     "attn_pdrop": 0.0,
     "embd_pdrop": 0.0,
     "resid_pdrop": 0.0,
