@@ -144,6 +144,7 @@ struct OwnConfig {
   std::string non_finite = "skip";               // skip, raise, apply
   bool overlap_parameter_gather = false;         // always false in this version
   int hybrid_shard_size = 0;                     // ranks that share one copy of the state; 0: all
+  std::int64_t check_replicas_every = 0;         // steps between checks that copies agree; 0: never
   bool token_weighted_loss = false;  // losses count by their tokens, not by micro-batches
   bool force_communication = false;  // run every collective even with one process
   bool keep_last_unit = true;        // stage 3: no gather between forward and backward

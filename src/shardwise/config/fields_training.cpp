@@ -128,6 +128,10 @@ void add_own_fields(FieldList& list) {
             "Micro-batches count by their target tokens, so that the mean over tokens does not "
             "depend on how samples are split over ranks and micro-batches.",
             SW_MEMBER(own.token_weighted_loss));
+  list.acts("shardwise.check_replicas_every", integer(0).min(0),
+            "Steps between checks that all ranks' copies of parameters have the same bits; a "
+            "difference is an error that names the parameter. 0: never.",
+            SW_MEMBER(own.check_replicas_every));
   list.acts("shardwise.hybrid_shard_size", integer(0).min(0),
             "Neighbouring ranks that share one copy of the model states; the other groups of as "
             "many hold replicas. 0: all ranks.",

@@ -15,6 +15,7 @@
 #include "shardwise/base/log.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/zero/equal_start.h"
+#include "shardwise/zero/replica_check.h"
 
 namespace shardwise::train {
 namespace {
@@ -287,6 +288,11 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   last_step_.unchecked = true;
   if (options_.device.is_cpu()) {
     check_last_step();
+  }
+  ++last_step_.number;
+  const std::int64_t every = options_.config.own.check_replicas_every;
+  if (every > 0 && last_step_.number % every == 0) {
+    zero::check_replicas(channels_, registry_);
   }
 }
 

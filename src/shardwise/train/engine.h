@@ -106,7 +106,8 @@ class Engine {
 
  private:
   struct LastStep {
-    bool unchecked = false;  // its errors have not been raised yet
+    std::int64_t number = 0;  // of steps so far, skipped ones included
+    bool unchecked = false;   // its errors have not been raised yet
     int non_finite_in_a_row = 0;
     std::string settings;  // that have to be equal on all ranks, one a line; "" for a single rank
   };
