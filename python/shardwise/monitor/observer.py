@@ -61,12 +61,14 @@ class Speed:
     tokens: int = 0  # of this rank since then
 
     def begin(self, samples: int) -> None:
-        self.began, self.samples, self.tokens = time.perf_counter(), samples, 0
+        self.began, self.samples = time.perf_counter(), samples
 
-    def text(self, samples: int, ranks: int) -> str:
+    def take(self, samples: int, ranks: int) -> str:
         passed = max(time.perf_counter() - (self.began or 0.0), 1e-9)
+        tokens, self.tokens = self.tokens * ranks, 0
         text = f"{(samples - self.samples) / passed:.4g} samples/s"
-        return f"{text}, {self.tokens * ranks / passed:.4g} tokens/s" if self.tokens else text
+        self.begin(samples)
+        return f"{text}, {tokens / passed:.4g} tokens/s" if tokens else text
 
 
 class Observer:
@@ -224,8 +226,7 @@ class Observer:
         if "loss_scale" in last:
             parts.append(f"loss scale {last['loss_scale']:g}")
         if self._show_speed:
-            parts.append(self._speed.text(engine.global_samples, engine.world_size))
-            self._speed.begin(engine.global_samples)
+            parts.append(self._speed.take(engine.global_samples, engine.world_size))
         parts.append(f"memory {memory_in_use(self._device)}")
         parts += [f"{name} {float(value):.6g}" for name, value in self._logged.items()]
         self._logged.clear()

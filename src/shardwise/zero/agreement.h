@@ -38,7 +38,8 @@ class Agreement {
   std::optional<Objection> objection(comm::Channel& channel, const Finding& mine,
                                      at::Device device);
   // Takes part as objection() does, for a rank that an error has hit: it waits for nobody, since
-  // the others may have been hit too, and throws nothing.
+  // the others may have been hit too, and throws nothing. The agreement has to live as long as the
+  // channel then: a receive that is destroyed before its message comes blocks what comes after it.
   void leave(comm::Channel& channel, int modifier, at::Device device);
 
  private:

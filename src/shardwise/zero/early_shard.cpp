@@ -98,9 +98,7 @@ void EarlyShard::open(int modifier) {
 void EarlyShard::close(bool discard) {
   const at::NoGradGuard no_grad;
   std::string complaint;
-  if (discard) {
-    agreement_.leave(*channel_, levels_.modifier(), device_);
-  } else {
+  if (!discard) {
     complaint = objection(levels_.modifier());
   }
   const int modifier = levels_.leave();

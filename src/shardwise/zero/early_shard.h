@@ -24,7 +24,8 @@ class EarlyShard : public params::ValueSource {
   EarlyShard(std::shared_ptr<comm::Channel> channel, at::Device device, const at::Tensor& parameter,
              at::ScalarType dtype, std::string name);
 
-  // As OpenUnits::open and close, for this parameter.
+  // As OpenUnits::open and close, for this parameter. `discard` communicates nothing: all ranks do
+  // so, or an error ends the construction.
   void open(int modifier);
   void close(bool discard);
   bool is_open() const { return levels_.any(); }
