@@ -40,6 +40,8 @@ def call(rank, backend, ranks, store, job):
         timeout=timedelta(minutes=10),
         device_id=device,
     )
+    if device is None:
+        dist.barrier()  # a short job must not leave while another rank still connects to it
     value = function(*args, **kwargs)
     gc.collect()
     gc.freeze()  # modules that this job was the first to import

@@ -39,6 +39,11 @@ def test_groups_of_every_size_share_the_pool(pool, ranks):
     assert pool.run(sum_of_ranks, ranks=ranks) == [(total, ranks)] * ranks
 
 
+def test_ranks_that_leave_at_once_do_not_disturb_the_meeting(pool):
+    for _ in range(10):
+        pool.run(os.getpid, ranks=4)
+
+
 def test_an_exception_names_rank_and_cause(own_pool):
     with pytest.raises(JobFailed, match="rank 1 error: ValueError: broken on purpose"):
         own_pool(2).run(fail_on, 1, ranks=2)

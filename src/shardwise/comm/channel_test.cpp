@@ -172,5 +172,31 @@ TEST(ChannelTest, DifferentCollectivesAreAnError) {
                CommunicationError);
 }
 
+// The first that sees the difference leaves at once, and the others still learn of it.
+TEST(ChannelTest, DifferentCollectivesOverGlooAreToldOnEveryRank) {
+  if (!has_native_gloo()) {
+    GTEST_SKIP() << "built without Gloo's headers";
+  }
+  const auto different = [](Channel& channel) {
+    if (channel.rank() == 0) {
+      channel.all_gather(at::zeros({6}), at::zeros({6 / channel.size()}), "a")->wait();
+    } else {
+      channel.broadcast(at::zeros({2}), 0, "b")->wait();
+    }
+  };
+  for (int round = 0; round < 10; ++round) {
+    run_gloo_ranks(2 + round % 2, [&](Channel& channel) {
+      try {
+        different(channel);
+        ADD_FAILURE() << "no error on rank " << channel.rank();
+      } catch (const CommunicationError& error) {
+        EXPECT_NE(std::string(error.what()).find("the ranks do different things"),
+                  std::string::npos)
+            << error.what();
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace shardwise::comm

@@ -5,14 +5,13 @@
 // process from a thread of Gloo's (other sizes). So collectives here are made of point-to-point
 // messages: each rank sends its part to every other one, N−1 of N parts in all, as a ring would.
 // - A reduction receives everybody's copy of its own part and adds them once, in rank order, in
-// fp32,
-//   rounded once. The same bits for every bucket size.
+//   fp32, rounded once. The same bits for every bucket size.
 // - Before its payload each rank sends a header that says which collective this is, for whom and
-// how
-//   large. Payloads carry a tag made from the header, so they never meet another collective's
+//   how large. Payloads carry a tag made from the header, so they never meet another collective's
 //   receive; a header that differs is an error on both sides, at once, that names both.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -46,6 +45,8 @@ std::string describe(const Header& header) {
 constexpr std::int32_t kPayloadTag = 1 << 30;
 constexpr std::uint64_t kTagMask = kPayloadTag - 1;
 
+constexpr std::chrono::milliseconds kDelivery{5000};  // of a header, to a rank that still runs
+
 // Messages between this rank and all others within one collective.
 class Exchange {
  public:
@@ -62,7 +63,7 @@ class Exchange {
     std::memcpy(header_slot(rank_count()).data_ptr(), &mine_, sizeof(Header));
     for (int rank = 0; rank < rank_count(); ++rank) {
       if (rank != backend_->getRank()) {
-        post(sends_, header_slot(rank_count()), rank, header_tag_, /*sending=*/true);
+        post(header_sends_, header_slot(rank_count()), rank, header_tag_, /*sending=*/true);
         header_receives_.push_back({rank, receive(header_slot(rank), rank, header_tag_)});
       }
     }
@@ -81,11 +82,10 @@ class Exchange {
       work->wait(timeout_);
       check_header(rank);
     }
-    for (const BackendWork& work : receives_) {
-      work->wait(timeout_);
-    }
-    for (const BackendWork& work : sends_) {
-      work->wait(timeout_);
+    for (const auto* works : {&receives_, &header_sends_, &sends_}) {
+      for (const BackendWork& work : *works) {
+        work->wait(timeout_);
+      }
     }
   }
 
@@ -114,10 +114,24 @@ class Exchange {
   void check_header(int rank) const {
     Header theirs;
     std::memcpy(&theirs, header_slot(rank).const_data_ptr(), sizeof(Header));
-    SW_USER_CHECK(CommunicationError, std::memcmp(&theirs, &mine_, sizeof(Header)) == 0,
-                  "the ranks do different things: rank ", backend_->getRank(), " runs ",
-                  describe(mine_), " while rank ", rank, " runs ", describe(theirs),
-                  ". Every rank must run the same blocks in the same order.");
+    if (std::memcmp(&theirs, &mine_, sizeof(Header)) == 0) {
+      return;
+    }
+    deliver_headers();
+    SW_FAIL(CommunicationError, "the ranks do different things: rank ", backend_->getRank(),
+            " runs ", describe(mine_), " while rank ", rank, " runs ", describe(theirs),
+            ". Every rank must run the same blocks in the same order.");
+  }
+
+  // The others are to read this rank's header before the connection ends with this exchange.
+  void deliver_headers() const {
+    for (const BackendWork& work : header_sends_) {
+      try {
+        work->wait(std::min(timeout_, kDelivery));
+      } catch (const std::exception&) {
+        continue;  // that rank has left
+      }
+    }
   }
 
   c10::intrusive_ptr<Backend> backend_;
@@ -127,7 +141,7 @@ class Exchange {
   std::int32_t payload_tag_;
   at::Tensor headers_;  // one slot a rank, and this rank's own at the end
   std::vector<std::pair<int, BackendWork>> header_receives_;
-  std::vector<BackendWork> receives_, sends_;
+  std::vector<BackendWork> receives_, header_sends_, sends_;
 };
 
 class GatherWork : public Work {

@@ -19,9 +19,9 @@ const kernels::ParallelFor& torch_parallel_for() {
 
 }  // namespace
 
-kernels::Place place_of(const at::Tensor& tensor) {
-  return {.cuda = tensor.is_cuda(),
-          .stream = device::current_stream_handle(tensor.device()),
+kernels::Place place_on(at::Device device) {
+  return {.cuda = !device.is_cpu(),
+          .stream = device::current_stream_handle(device),
           .parallel_for = &torch_parallel_for()};
 }
 

@@ -11,8 +11,9 @@
 
 namespace shardwise::ops {
 
-// The place of a tensor's device: its current stream, or torch's threads.
-kernels::Place place_of(const at::Tensor& tensor);
+// Where kernels run for tensors of `device`: its current stream, or torch's threads.
+kernels::Place place_on(at::Device device);
+inline kernels::Place place_of(const at::Tensor& tensor) { return place_on(tensor.device()); }
 
 // fp32, fp16, bf16; on the CPU fp64 too. Others: UsageError that names the operation.
 kernels::DType dtype_of(const at::Tensor& tensor, const char* operation);

@@ -13,6 +13,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/base/hash.h"
 #include "shardwise/base/log.h"
+#include "shardwise/ops/tensor_place.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/zero/equal_start.h"
 #include "shardwise/zero/replica_check.h"
@@ -233,22 +234,31 @@ std::int64_t Engine::held_by_all() {
   return all.sum().item<std::int64_t>();
 }
 
-// Rounded to fp32, so that the last digit of a schedule's cosine, in which machines may differ,
-// does not count.
-void Engine::note_settings(const std::vector<optim::GroupValues>& groups) {
-  if (channels_.everybody().size() == 1) {
-    return;
+std::uint64_t Engine::hash_settings() const {
+  std::uint64_t hash = order_hash_.value();
+  const auto add = [&hash](const auto& value) { hash = hash_bytes(&value, sizeof(value), hash); };
+  add(window_.size());
+  for (const optim::GroupValues& values : last_step_.groups) {
+    add(values.size());
+    for (const auto& [name, value] : values) {
+      hash = hash_bytes(name.data(), name.size(), hash);
+      add(static_cast<float>(value));
+    }
   }
+  return hash;
+}
+
+std::string Engine::describe_settings() const {
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<float>::max_digits10);
   text << "gradient_accumulation_steps = " << window_.size() << '\n';
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (const auto& [name, value] : groups[group]) {
+  for (std::size_t group = 0; group < last_step_.groups.size(); ++group) {
+    for (const auto& [name, value] : last_step_.groups[group]) {
       text << "param_groups[" << group << "][\"" << name << "\"] = " << static_cast<float>(value)
            << '\n';
     }
   }
-  last_step_.settings = text.str();
+  return text.str();
 }
 
 void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t partial_of) {
@@ -266,12 +276,12 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   SW_USER_CHECK(UsageError, !gatherer_.any_open(),
                 "step() was called inside GatheredParameters; leave the context first");
   optimizer_->set_groups(groups);
-  note_settings(groups);
+  last_step_.groups = groups;
   const at::NoGradGuard no_grad;
   const c10::DeviceGuard device_guard(options_.device);
   gatherer_.release_all();
   reducer_.finish();
-  const kernels::Place place = zero::place_on(options_.device);
+  const kernels::Place place = ops::place_on(options_.device);
   const std::set<int> newcomers = this->newcomers();
   order_hash_.add_unfrozen(newcomers);
   exchange_records(place);
@@ -299,8 +309,7 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
 void Engine::exchange_records(const kernels::Place& place) {
   boundary_->exchange(place, optimizer_->norm_table(),
                       {.written = reducer_.written(),
-                       .order_hash = hash_bytes(last_step_.settings.data(),
-                                                last_step_.settings.size(), order_hash_.value()),
+                       .order_hash = hash_settings(),
                        .weight = window_.weight()});
 }
 
@@ -366,7 +375,7 @@ void Engine::check_last_step() {
   last_step_.unchecked = false;
   const kernels::BoundaryResult result = *last_result();
   if (result.order_mismatch != 0) {
-    zero::check_same_text(channels_.everybody(), last_step_.settings,
+    zero::check_same_text(channels_.everybody(), describe_settings(),
                           "values for a step, which was not applied",
                           "Set them alike on every rank.", options_.device);
   }

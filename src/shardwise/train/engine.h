@@ -109,7 +109,7 @@ class Engine {
     std::int64_t number = 0;  // of steps so far, skipped ones included
     bool unchecked = false;   // its errors have not been raised yet
     int non_finite_in_a_row = 0;
-    std::string settings;  // that have to be equal on all ranks, one a line; "" for a single rank
+    std::vector<optim::GroupValues> groups;
   };
   kernels::BoundaryRule boundary_rule() const;
   void note_whole_parameters() const;
@@ -119,7 +119,11 @@ class Engine {
   at::Tensor token_factor();
   at::Tensor gradient_factor();
   double ranks_in_sum() const;
-  void note_settings(const std::vector<optim::GroupValues>& groups);
+  // What has to be equal on all ranks besides the order of work: hashed behind that at each step,
+  // told one a line when the hashes differ. Rounded to fp32, so that the last digit of a schedule's
+  // cosine, in which machines may differ, does not count.
+  std::uint64_t hash_settings() const;
+  std::string describe_settings() const;
   void check_last_step();
   void report_non_finite(const kernels::BoundaryResult& result);
 

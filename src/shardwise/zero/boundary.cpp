@@ -1,7 +1,6 @@
 #include "shardwise/zero/boundary.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,22 +19,7 @@ at::Tensor host_bytes(std::int64_t bytes, at::Device device) {
   return at::zeros({bytes}, at::TensorOptions(at::kByte).pinned_memory(!device.is_cpu()));
 }
 
-const kernels::ParallelFor& torch_parallel_for() {
-  static const kernels::ParallelFor parallel =
-      [](std::int64_t n, std::int64_t grain,
-         const std::function<void(std::int64_t, std::int64_t)>& body) {
-        at::parallel_for(0, n, grain, body);
-      };
-  return parallel;
-}
-
 }  // namespace
-
-kernels::Place place_on(at::Device device) {
-  return {.cuda = !device.is_cpu(),
-          .stream = device::current_stream_handle(device),
-          .parallel_for = &torch_parallel_for()};
-}
 
 DeviceArray::DeviceArray(std::int64_t bytes, at::Device device)
     : tensor_(at::zeros({std::max<std::int64_t>(bytes, 16)},

@@ -89,7 +89,4 @@ class Boundary {
   bool pending_ = false;
 };
 
-// Where kernels run for tensors of `device`: the current stream, or torch's threads.
-kernels::Place place_on(at::Device device);
-
 }  // namespace shardwise::zero

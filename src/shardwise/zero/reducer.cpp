@@ -427,11 +427,6 @@ void Reducer::clear() {
   finished_ = false;
 }
 
-bool Reducer::wrote() const {
-  return std::any_of(written_.begin(), written_.end(),
-                     [](std::uint8_t written) { return written != 0; });
-}
-
 at::Tensor Reducer::shard(const Segment& segment) const { return states_[segment.id].shard; }
 
 at::Tensor Reducer::whole(const Segment& segment) const { return states_[segment.id].whole; }

@@ -78,8 +78,6 @@ class Reducer {
   // One byte a trainable parameter: 1 if it got a gradient on this rank since clear().
   const std::vector<std::uint8_t>& written() const { return written_; }
   bool empty() const { return !touched_; }
-  // Whether any parameter got a gradient on this rank. A backward for inputs alone reduces zeros.
-  bool wrote() const;
 
   std::int64_t accumulator_bytes() const;
   // Buffers of gradients being reduced, and what the transport received of them.

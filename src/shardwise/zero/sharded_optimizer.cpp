@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/ops/tensor_place.h"
 #include "shardwise/zero/lamb.h"
 #include "shardwise/zero/muon.h"
 
@@ -411,7 +412,7 @@ void ShardedOptimizer::run_on_host(Boundary& boundary) {
   const at::Tensor active = to_host(boundary.active(), registry_.trainable_count(), device);
   const at::Tensor steps = to_host(boundary.steps(), registry_.trainable_count(), device);
   refresh(update_);
-  rule_->run(place_on(at::kCPU), update_.view,
+  rule_->run(ops::place_on(at::kCPU), update_.view,
              static_cast<const kernels::StepDecision*>(decision.data_ptr()),
              static_cast<const std::uint8_t*>(active.data_ptr()),
              static_cast<const std::int32_t*>(steps.data_ptr()));
