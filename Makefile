@@ -1,6 +1,6 @@
 # Shardwise. `make quickstart` and `make test` set up all they need. Variables:
 #   PYTHON=path    use this Python and its own venv (.venv-3.12, ...) instead of python3 and .venv
-#   PRESET=name    release (default), dev, asan, ubsan, tsan
+#   PRESET=name    release (default), dev, asan, tsan
 #   JOBS=n         parallel compile jobs (default: Ninja's)
 #   EXTRA_PYTHON=path   build the Python module for this Python too, from the same build
 #   WORKERS=n      test files side by side (default 2); each takes up to five processes
@@ -76,7 +76,7 @@ test-full: test-cpp
 test-gpu:
 	PYTHONPATH=$(CURDIR)/python $(or $(PYTHON),python3) -m pytest -m gpu $(PYTEST_ARGS)
 
-# make sanitize PRESET=asan (or ubsan, tsan): builds and runs the C++ tests under a sanitizer.
+# PRESET=asan (addresses and undefined behaviour) or tsan (threads): the C++ tests under sanitizers.
 sanitize: configure
 	@$(NINJA)
 	tools/sanitizers/run.sh $(BUILD)

@@ -7,7 +7,7 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-set(SW_SANITIZE "" CACHE STRING "Sanitizer of the C++ tests: address, undefined, thread or empty")
+set(SW_SANITIZE "" CACHE STRING "Sanitizers of the C++ tests: \"address,undefined\", thread or empty")
 set(CMAKE_CXX_FLAGS_DEV "-O1 -g1 -DNDEBUG" CACHE STRING "Flags of the build type Dev")
 set(CMAKE_CUDA_FLAGS_DEV "-O1 -g1 -DNDEBUG" CACHE STRING "CUDA flags of the build type Dev")
 # NDEBUG everywhere: torch's wheel is built with it, our own checks (SW_CHECK) do not depend on it.
@@ -40,7 +40,7 @@ endif()
 if(SW_SANITIZE)
   target_compile_options(sw_options INTERFACE -fsanitize=${SW_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(sw_options INTERFACE -fsanitize=${SW_SANITIZE})
-  if(SW_SANITIZE STREQUAL "undefined")
+  if(SW_SANITIZE MATCHES "undefined")
     # torch's objects carry no type information that the vptr check could read.
     target_compile_options(sw_options INTERFACE -fno-sanitize=vptr -fno-sanitize-recover=all)
     target_link_options(sw_options INTERFACE -fno-sanitize=vptr)

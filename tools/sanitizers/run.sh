@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the C++ tests of a sanitizer build: tools/sanitizers/run.sh BUILD_DIR. The sanitizer is read
-# from the build. torch and its OpenMP are not instrumented: address and undefined run everything,
+# Runs the C++ tests of a sanitizer build: tools/sanitizers/run.sh BUILD_DIR. The sanitizers are read
+# from the build. torch and its OpenMP are not instrumented: address,undefined runs everything,
 # thread runs the torch-free tests and, of the others, those of the communication core.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
