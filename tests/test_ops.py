@@ -133,6 +133,21 @@ CASES = {
     "rope": rope_case(False, HEAD_DIM, None),
     "rope_positions": rope_case(False, ROTARY, POSITIONS),
     "rope_interleaved": rope_case(True, HEAD_DIM, POSITIONS),
+    "joined_linear": Case(
+        [(2, 3, 20), (8, 20), (5, 20), (16, 20)],
+        lambda x, *ws: ops.joined_linear(x, ws, []),
+        lambda x, *ws: torch.cat([F.linear(x, w) for w in ws], -1),
+    ),
+    "joined_linear_biases": Case(
+        [(2, 3, 20), (8, 20), (5, 20), (8,), (5,)],
+        lambda x, u, v, a, b: ops.joined_linear(x, [u, v], [a, b]),
+        lambda x, u, v, a, b: torch.cat([F.linear(x, u, a), F.linear(x, v, b)], -1),
+    ),
+    "joined_linear_neighbours": Case(
+        [(6, 20), (13, 20), (13,)],
+        lambda x, w, b: ops.joined_linear(x, w.split([8, 5]), b.split([8, 5])),
+        lambda x, w, b: F.linear(x, w, b),
+    ),
     "embedding": Case(
         [(6, 20)],
         lambda w: ops.embedding(w, IDS.to(w.device)),
@@ -224,6 +239,32 @@ def test_traced_with_fake_tensors(name):
     inputs = inputs_of(case, torch.float32)
     for mine, eager in zip(results(compiled, inputs), results(case.ours, inputs), strict=True):
         assert torch.equal(mine, eager)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rope_in_place(dtype):
+    """The rows themselves turn, and so do their gradients."""
+    shape = (2, 4, (HEADS + 2) * HEAD_DIM)
+
+    def ours(rows):
+        made = rows * 1
+        turned = ops.rope_(made, *tables(), POSITIONS, HEADS, HEAD_DIM)
+        assert turned.data_ptr() == made.data_ptr()
+        return turned
+
+    case = Case(
+        [shape], ours, lambda r: plain_rope(r, *tables(), POSITIONS, HEADS, HEAD_DIM, False)
+    )
+    check_case(case, dtype, "cpu")
+    assert gradcheck(ours, inputs_of(case, torch.float64))
+
+
+def test_frozen_weights_of_a_joined_product_get_no_gradient():
+    x, u, v = (torch.randn(s, requires_grad=True) for s in ((6, 20), (8, 20), (5, 20)))
+    u.requires_grad_(False)
+    ops.joined_linear(x, [u, v], []).sum().backward()
+    assert u.grad is None
+    assert torch.allclose(v.grad, x.detach().sum(0).expand(5, -1), rtol=1e-5)
 
 
 def test_half_precision_norms_take_fp32_weights():
@@ -323,6 +364,8 @@ def test_no_rows():
         (lambda x: ops.add_rms_norm(x, x[:1], None), "must be the same"),
         (lambda x: ops.activation(x, "swish"), "silu, gelu and gelu_tanh"),
         (lambda x: ops.activation(x[:, :7], "silu", True), "two halves"),
+        (lambda x: ops.joined_linear(x, [x.new_ones(3, 9)], []), "of one dtype"),
+        (lambda x: ops.joined_linear(x, [], []), "1 to 3"),
         (lambda x: ops.rope(x, *tables(8, 2), None, 1, 8), "as many rows"),
         (lambda x: ops.rope(x, *tables(10), None, 1, 8), "rotary_dim"),
         (lambda x: ops.rope(x, *tables(8), torch.tensor([0, 1, 40]), 1, 8), "from 0 to 40"),

@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
-from shardwise.block_checkpoints import checkpoint_blocks
 from shardwise.checkpointing import configure_from
 from shardwise.comm.log import watch_engine
 from shardwise.console import log
+from shardwise.forwards import ReplacedForwards
 from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
@@ -68,7 +68,8 @@ class Engine(ConfigAccessors, nn.Module):
             undo.callback(self._observer.close, self)
             self._wiring = Wiring(parts, self.config_value, self)
             undo.callback(self._wiring.end, True)
-            self._blocks = checkpoint_blocks(self, self._wiring.units)
+            self._forwards = ReplacedForwards(self, self._wiring)
+            undo.callback(self._forwards.restore)
             configure_from(parts.config)
             watch_engine(self, self._core)
             if self._optimizer is not None:
@@ -264,6 +265,7 @@ class Engine(ConfigAccessors, nn.Module):
             self._optimizer.step()
         self._progress.unsettled = schedule_arguments
         self._progress.global_steps += 1
+        self._forwards.announced.updates += 1
         samples = (partial_of or count) * self.train_micro_batch_size_per_gpu()
         self._progress.global_samples += samples
         if self.device.type == "cpu":
@@ -277,6 +279,7 @@ class Engine(ConfigAccessors, nn.Module):
             return
         result = self._core.last_result()
         self._progress.step_applied = result["applied"]
+        self._forwards.announced.loss_scale = result["next_loss_scale"] or 1.0
         if not self._progress.step_applied:
             self._progress.skipped_steps += 1
         elif self._lr_scheduler is not None:
@@ -423,6 +426,7 @@ class Engine(ConfigAccessors, nn.Module):
         steps = json.loads(config.value_json("gradient_accumulation_steps"))
         dtype = json.loads(config.value_json("data_types.grad_accum_dtype"))
         self._core.set_accumulation(steps, dtype)
+        self._forwards.announced.accumulation_steps = steps
         self.set_resolved_config(config)
 
     def memory_report(self) -> dict[str, dict[str, int]]:
@@ -548,7 +552,7 @@ class Engine(ConfigAccessors, nn.Module):
             try:
                 self._observer.close(self)
             finally:
-                self._blocks.restore()
+                self._forwards.restore()
                 self._progress.unsettled = None
                 self._wiring.end(whole)
 

@@ -2,7 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,12 @@ def _by_value(setting: Any) -> Any:
         return [_by_value(part) for part in setting]
     plain = isinstance(setting, (bool, int, float, str, type(None)))
     return setting if plain else type(setting).__name__
+
+
+def _in_unit(wiring: "weakref.ref[Wiring]", number: int, function: Callable, x: Any) -> Any:
+    owner = wiring()
+    ended = owner is None or owner.ended
+    return function(x) if ended else owner.call_in_unit(number, function, x)
 
 
 class Wiring:
@@ -220,6 +226,21 @@ class Wiring:
                 unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
                 unit.module.register_forward_hook(after),
             ]
+
+    def around(self, parameter: torch.Tensor) -> Callable[[Callable, torch.Tensor], Any]:
+        """A function that calls a function of a tensor where the parameter can be read, as if the
+        module of its unit did. It does not keep the engine."""
+        return partial(_in_unit, weakref.ref(self), self.unit_of[self.index[id(parameter)]])
+
+    def call_in_unit(self, number: int, function: Callable, x: torch.Tensor) -> Any:
+        """function(x) between the hooks of a unit."""
+        if not self._hooks:
+            return function(x)
+        module = self.units[number].module
+        changed = self.core.pre_hook(number, False)(module, (x,), {})
+        output = function(changed[0][0] if changed else x)
+        self.core.post_hook(number)(module, (x,), output)
+        return output
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:

@@ -94,12 +94,13 @@ def limit(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def engine(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
-    """The Hugging Face model through initialize()."""
+    """The Hugging Face model through initialize(), its layers carried out by ours."""
     import shardwise
 
     options = {**options}
     model = make_model(shape, {**options, "recompute": False}, torch.bfloat16)
     config = engine_config(shape, options)
+    config["shardwise"]["fused_layers"] = True
     trained = shardwise.initialize(model=model, config=config)[0]
     del model
     tokens = make_tokens(shape)

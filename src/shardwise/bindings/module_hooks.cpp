@@ -15,6 +15,7 @@ namespace {
 
 // Deeper nesting than this is not a module's argument but a cycle.
 constexpr int kMaxDepth = 32;
+constexpr const char* kMadeValues = "_shardwise_made_values";
 
 using Visit = std::function<void(const at::Tensor&)>;
 
@@ -35,7 +36,9 @@ void visit_tensors(py::handle object, const Visit& visit, int depth = 0) {
       visit_tensors(item, visit, depth + 1);
     }
   } else if (PyDict_Check(raw)) {
-    visit_values(py::reinterpret_borrow<py::object>(object).attr("values")(), visit, depth);
+    // An output with values that are made when somebody reads them names those that are there.
+    const char* values = py::hasattr(object, kMadeValues) ? kMadeValues : "values";
+    visit_values(py::reinterpret_borrow<py::object>(object).attr(values)(), visit, depth);
   } else if (py::hasattr(py::type::of(object), "__dataclass_fields__")) {
     for (const py::handle field : py::type::of(object).attr("__dataclass_fields__")) {
       if (py::hasattr(object, field)) {

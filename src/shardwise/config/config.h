@@ -139,7 +139,7 @@ struct OwnConfig {
   std::vector<std::string> units;  // block class names or module paths; empty: found by repetition
   bool strict = true;              // false: unknown keys become notes
   bool deterministic = false;
-  std::string fused_layers = "auto";             // auto, off
+  std::string fused_layers = "auto";             // auto, on, off
   std::string activation_checkpointing = "off";  // off, selective, full
   std::string non_finite = "skip";               // skip, raise, apply
   bool overlap_parameter_gather = false;         // always false in this version

@@ -435,7 +435,6 @@ TEST(Config, EachOfTheseAsksForAFeature) {
            R"("quantize_training": {"eigenvalue": {"enabled": true}})",
            R"("weight_quantization": {})",
            R"("sparse_attention": {})",
-           R"("shardwise": {"fused_layers": "on"})",
            R"("shardwise": {"overlap_parameter_gather": true})",
        }) {
     const std::string error = error_with(members);

@@ -145,6 +145,9 @@ std::string folded(std::string_view text, bool fold) {
 }
 
 std::string convert_string(const Shape& shape, const Value& given, Value& out) {
+  if (shape.bool_spells && given.kind == Value::Kind::kBool) {
+    return convert_string(shape, Value::of(given.boolean ? "true" : "false"), out);
+  }
   if (!given.is_string()) {
     return wrong_kind(shape, given);
   }

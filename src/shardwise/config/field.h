@@ -69,6 +69,7 @@ struct Shape {
   int length = -1;                   // of a list; -1: any
   std::vector<std::string> choices;  // for strings; empty: any
   std::vector<std::pair<std::string, std::string>> spellings;  // other spelling -> choice
+  bool bool_spells = false;                                    // true and false are spellings too
   bool any_case = false;                                       // choices are compared without case
   bool native_auto = false;                                    // "auto" is a value of its own
   bool infinity_is_null = false;                               // Infinity and "inf" mean null

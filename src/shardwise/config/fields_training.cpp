@@ -85,6 +85,15 @@ void add_logging_fields(FieldList& list) {
 // A year: longer ones only risk overflow.
 constexpr double kLongestTimeoutSeconds = 365.0 * 24 * 3600;
 
+// "auto", "on" or "off"; true and false are on and off.
+Shape switch_or_auto() {
+  Shape shape = one_of({"auto", "on", "off"}, "auto");
+  shape.spellings = {{"true", "on"}, {"false", "off"}};
+  shape.bool_spells = true;
+  shape.described = "\"auto\", true or false (\"on\" or \"off\")";
+  return shape;
+}
+
 void add_own_fields(FieldList& list) {
   list.section("shardwise", "Settings that DeepSpeed does not have.");
   list.acts("shardwise.units", words({}),
@@ -113,9 +122,10 @@ void add_own_fields(FieldList& list) {
             "Seconds after which a collective that does not finish is an error.",
             SW_MEMBER(own.timeout_seconds))
       .derived();
-  Field& fused = list.unavailable("shardwise.fused_layers", one_of({"auto", "on", "off"}, "auto"),
-                                  "Carry out blocks of known model families by our own layers.");
-  FieldList::bind(fused, SW_MEMBER(own.fused_layers)).also_off(Value::of("off"));
+  list.acts("shardwise.fused_layers", switch_or_auto(),
+            "Carry out the layers of Hugging Face models of known families by our own operations. "
+            "auto: on GPUs; true: on CPUs too; false: nowhere.",
+            SW_MEMBER(own.fused_layers));
   list.acts("shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
             "What backward computes again instead of keeping it. full: all activations of each "
             "block; selective: those of a block that are cheap to compute (no matrix products, no "

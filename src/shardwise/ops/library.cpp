@@ -3,6 +3,7 @@
 
 #include "shardwise/ops/activation.h"
 #include "shardwise/ops/embedding.h"
+#include "shardwise/ops/joined_linear.h"
 #include "shardwise/ops/linear_cross_entropy.h"
 #include "shardwise/ops/norm.h"
 #include "shardwise/ops/rope.h"
@@ -27,6 +28,11 @@ void define_differentiable(torch::Library& m) {
       "rope(Tensor rows, Tensor cosines, Tensor sines, Tensor? positions, int heads, int head_dim, "
       "bool interleaved=False) -> Tensor",
       &rope);
+  m.def(
+      "rope_(Tensor(a!) rows, Tensor cosines, Tensor sines, Tensor? positions, int heads, "
+      "int head_dim, bool interleaved=False) -> Tensor(a!)",
+      &rope_in_place);
+  m.def("joined_linear(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor", &joined_linear);
   m.def("activation(Tensor x, str name, bool gated=False) -> Tensor", &activation);
   m.def("embedding(Tensor weight, Tensor ids, int padding=-1) -> Tensor", &embedding);
   m.def(
@@ -48,6 +54,8 @@ void define_parts(torch::Library& m) {
   m.def(
       "rotate(Tensor rows, Tensor cosines, Tensor sines, Tensor? positions, int heads, "
       "int head_dim, bool interleaved, bool inverse) -> Tensor");
+  m.def("joined_linear_forward(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor");
+  m.def("joined_linear_backward_input(Tensor gradient, Tensor[] weights) -> Tensor");
   m.def("activation_forward(Tensor x, str name, bool gated) -> Tensor");
   m.def("activation_backward(Tensor x, Tensor gradient, str name, bool gated) -> Tensor");
   m.def(
@@ -65,6 +73,8 @@ void implement(torch::Library& m) {
   m.impl("norm_forward", &norm_forward);
   m.impl("norm_backward", &norm_backward);
   m.impl("rotate", &rotate);
+  m.impl("joined_linear_forward", &joined_linear_forward);
+  m.impl("joined_linear_backward_input", &joined_linear_backward_input);
   m.impl("activation_forward", &activation_forward);
   m.impl("activation_backward", &activation_backward);
   m.impl("embedding_backward", &embedding_backward);
@@ -88,6 +98,8 @@ TORCH_LIBRARY_IMPL(shardwise, Meta, m) {
   m.impl("norm_forward", &norm_forward_shapes);
   m.impl("norm_backward", &norm_backward_shapes);
   m.impl("rotate", &rotate_shapes);
+  m.impl("joined_linear_forward", &joined_linear_forward_shapes);
+  m.impl("joined_linear_backward_input", &joined_linear_backward_input_shapes);
   m.impl("activation_forward", &activation_forward_shapes);
   m.impl("activation_backward", &activation_backward_shapes);
   m.impl("embedding_backward", &embedding_backward_shapes);

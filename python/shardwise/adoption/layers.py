@@ -1,0 +1,163 @@
+"""What the families share: products, attention, norms that are handed on, embeddings."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.backends import cuda
+
+from shardwise.console import log
+
+OPS = torch.ops.shardwise
+HOPPER = 9  # compute capability from which cuDNN's attention is the fastest
+CUDNN_HEAD = 128  # elements; it takes multiples of 8 up to this
+
+
+@dataclass
+class Common:
+    """What the adopted modules of one engine share.
+
+    Attributes: ``deterministic``, only kernels that give the same bits in every run; ``hands_on``,
+    a block may compute the norm that the next one begins with; ``in_place``, results of products
+    may be changed; ``said``, reasons that were logged.
+    """
+
+    deterministic: bool = False
+    hands_on: bool = False
+    in_place: bool = True
+    said: set[str] = field(default_factory=set)
+
+    def __deepcopy__(self, memo: dict) -> "Common":
+        return self
+
+    def fall_back(self, reason: str) -> None:
+        """One line for the first forward that HF's own code runs for this reason."""
+        if reason not in self.said:
+            self.said.add(reason)
+            log(f"fused_layers: the module's own forward runs where {reason}")
+
+
+def side_by_side(
+    x: torch.Tensor, layers: tuple[nn.Module, ...], mixed: torch.dtype | None
+) -> torch.Tensor:
+    """The outputs of linear layers of one input in one tensor, [batch, seq, all].
+
+    ``mixed``: the dtype of torch.autocast, where it is on.
+    """
+    weights = [layer.weight for layer in layers]
+    biases = [] if layers[0].bias is None else [layer.bias for layer in layers]
+    if mixed is not None:
+        x = x.to(mixed)
+        weights = [weight.to(mixed) for weight in weights]
+        biases = [bias.to(mixed) for bias in biases]
+    return OPS.joined_linear(x, weights, biases)
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype of torch.autocast, None where it is off."""
+    if not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
+@dataclass
+class Heads:
+    """The shape of an attention: rows hold ``query`` heads and twice ``key`` heads of ``size``."""
+
+    query: int
+    key: int
+    size: int
+    scale: float
+
+    def split(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Rows of q, k and v side by side to three [batch, heads, seq, size], views."""
+        parts = rows.view(*rows.shape[:-1], -1, self.size)
+        q, k, v = parts.split((self.query, self.key, self.key), dim=2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+class Attention:
+    """Causal attention by the fastest kernel that takes it."""
+
+    def __init__(self, module: nn.Module, heads: Heads, common: Common):
+        self.module = module  # HF's, whose attributes its attention function reads
+        self.heads = heads
+        self._common = common
+        self._asked: tuple | None = None
+        self._cudnn = False
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float
+    ) -> torch.Tensor:
+        """[batch, seq, heads × size] of q, k, v [batch, heads, seq, size]."""
+        if mask is not None:
+            from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+            out, _ = sdpa_attention_forward(
+                self.module, q, k, v, mask, dropout=dropout, scaling=self.heads.scale
+            )
+            return out.flatten(2)
+        grouped = self.heads.query != self.heads.key
+        if q.is_cuda and dropout == 0.0 and self._takes_cudnn(q, k, v, grouped):
+            out = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                q, k, v, None, q.requires_grad, 0.0, True, False, scale=self.heads.scale
+            )[0]
+        else:
+            out = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                dropout_p=dropout,
+                is_causal=q.shape[2] > 1,
+                scale=self.heads.scale,
+                enable_gqa=grouped,
+            )
+        return out.transpose(1, 2).flatten(2)
+
+    def _takes_cudnn(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grouped: bool
+    ) -> bool:
+        """Asked anew only where the shapes change."""
+        asked = (q.shape, q.dtype, q.requires_grad)
+        if asked != self._asked:
+            self._asked = asked
+            self._cudnn = (
+                not self._common.deterministic
+                and not torch.are_deterministic_algorithms_enabled()
+                and q.shape[2] > 1
+                and q.dtype in (torch.bfloat16, torch.float16)
+                and self.heads.size <= CUDNN_HEAD
+                and self.heads.size % 8 == 0
+                and torch.cuda.get_device_capability(q.device)[0] >= HOPPER
+                and cuda.can_use_cudnn_attention(
+                    cuda.SDPAParams(q, k, v, None, 0.0, True, grouped), False
+                )
+            )
+        return self._cudnn
+
+
+# Note [Norms that are handed on]
+# The sum that ends a block and the norm that begins the next are one pass over memory if the block
+# computes both, and so are their backwards. Blocks return the sum alone, so the norm travels as an
+# attribute of it. Whoever takes the sum for something else, or makes another tensor of it, is right
+# all the same: the next block then computes the norm itself. It takes what was handed on only if it
+# was made for it, the sum was not changed since, and the same node of the graph made both: under
+# reentrant checkpointing the sum has another. A gradient of the sum alone would miss what comes
+# through the norm, so nothing is handed on where somebody could hold the sum: where a block has
+# hooks. Nor where the engine has some, at ZeRO stages 2 and 3: the norm's weight belongs to another
+# unit.
+
+
+def hand_on(total: torch.Tensor, normed: torch.Tensor, norm: nn.Module) -> None:
+    total._shardwise_handed = (norm, normed, total._version)
+
+
+def taken(x: torch.Tensor, norm: nn.Module) -> torch.Tensor | None:
+    """The norm of x where the module that made x computed it."""
+    handed = getattr(x, "_shardwise_handed", None)
+    if handed is None or handed[0] is not norm or handed[2] != x._version:
+        return None
+    normed = handed[1]
+    return normed if normed.grad_fn is x.grad_fn else None

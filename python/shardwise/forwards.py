@@ -1,0 +1,47 @@
+"""The forwards of a model's modules that an engine replaces, and gives back."""
+
+from typing import Any
+
+from shardwise.adoption import Adoption, Announced, Common, adopt
+from shardwise.block_checkpoints import checkpoint_blocks
+from shardwise.wiring import Wiring
+
+
+class ReplacedForwards:
+    """Modules of known families run on our operations; blocks are computed again in backward.
+
+    Attributes: ``announced``, which the engine keeps up to date.
+    """
+
+    def __init__(self, engine: Any, wiring: Wiring):
+        self.announced = Announced(
+            loss_scale=wiring.core.loss_scale(),
+            accumulation_steps=engine.gradient_accumulation_steps(),
+        )
+        self._adoption = self._adopt(engine, wiring)
+        try:
+            self._blocks = checkpoint_blocks(engine, wiring.units)
+        except BaseException:
+            self._adoption.undo()
+            raise
+
+    def _adopt(self, engine: Any, wiring: Wiring) -> Adoption:
+        """What ``shardwise.fused_layers`` asks for."""
+        setting = engine.config_value("shardwise.fused_layers")
+        recomputes = engine.config_value("shardwise.activation_checkpointing")
+        common = Common(
+            deterministic=engine.config_value("shardwise.deterministic"),
+            hands_on=engine.zero_optimization_stage() < 2 and recomputes == "off",
+            in_place=recomputes != "selective",
+        )
+        wanted = setting == "on" or (setting == "auto" and engine.device.type == "cuda")
+        adoption = adopt(engine.module, wanted, setting == "auto", common)
+        for model, head in adoption.heads():
+            head.around = wiring.around(model.lm_head.weight)
+            head.announced = self.announced
+        return adoption
+
+    def restore(self) -> None:
+        """Gives the modules their own forwards back."""
+        self._blocks.restore()
+        self._adoption.undo()

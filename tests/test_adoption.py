@@ -1,0 +1,744 @@
+"""Adopted Hugging Face modules against the same modules untouched."""
+
+import copy
+import gc
+import io
+import pickle
+
+import models
+import parity
+import pytest
+import torch
+from parity import Case, make_engine
+from torch import nn
+
+LENGTH = 10
+SMALL = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GPT2 = {
+    "vocab_size": 61,
+    "n_positions": 32,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "use_cache": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+# Every branch of the families' layers: (family, keys of the configuration).
+VARIANTS = {
+    "llama": ("llama", {}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
+    "llama, own head size": ("llama", {"head_dim": 16}),
+    "llama, long": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8,
+            }
+        },
+    ),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral, window": ("mistral", {"sliding_window": 4}),
+    "qwen2": ("qwen2", {}),
+    "qwen2, windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "gpt2": ("gpt2", {}),
+    "gpt2, scaled": (
+        "gpt2",
+        {
+            "scale_attn_by_inverse_layer_idx": True,
+            "activation_function": "gelu",
+            "tie_word_embeddings": False,
+            "n_inner": 40,
+        },
+    ),
+}
+
+
+def build(variant: str, **more) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, keys = VARIANTS[variant]
+    base = GPT2 if family == "gpt2" else SMALL
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **{**base, **keys, **more})
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # biases of zero and norms of one would hide mistakes
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.train()
+
+
+def batch(seed=0, samples=3) -> dict:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 61, (samples, LENGTH), generator=generator)
+    labels = ids.clone()
+    labels[0, :4] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def adopted(model: nn.Module, **common):
+    """An adopted copy, and what was adopted."""
+    from shardwise.adoption import Common, adopt
+
+    twin = copy.deepcopy(model)
+    return twin, adopt(twin, True, False, Common(**common))
+
+
+def results(model: nn.Module, **inputs) -> dict[str, torch.Tensor]:
+    """Loss, logits and gradients of one forward and backward."""
+    output = model(**inputs)
+    model.zero_grad()
+    output.loss.backward(retain_graph=True)
+    gradients = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+    return {"loss": output.loss.detach(), "logits": output.logits.detach().float(), **gradients}
+
+
+def errors(got: dict, right: dict) -> dict[str, float]:
+    """max|a - b| / max|b| of each tensor."""
+    assert got.keys() == right.keys()
+    return {
+        name: float((got[name] - value).abs().max() / value.abs().max().clamp_min(1e-12))
+        for name, value in right.items()
+    }
+
+
+def assert_close(got: dict, right: dict, allowed: float = 1e-5):
+    found = errors(got, right)
+    worst = max(found, key=found.get)
+    assert found[worst] <= allowed, f"{worst}: {found[worst]:.1e}, allowed {allowed:.1e}"
+
+
+# Parity of single modules
+
+
+def rank_parity(variant, hands_on):
+    model = build(variant)
+    twin, adoption = adopted(model, hands_on=hands_on)
+    layers = 3
+    assert len(adoption) == layers + 3, adoption.report()  # embedding, norm, head
+    assert_close(results(twin, **batch()), results(model, **batch()))
+    assert not adoption.common.said
+
+
+@pytest.mark.parametrize("hands_on", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fp32_equals_the_untouched_module(variant, hands_on, pool):
+    pool.run(rank_parity, variant, hands_on, ranks=1)
+
+
+def rank_sixteen_bits(variant, dtype):
+    exact = build(variant)
+    with torch.no_grad():
+        for parameter in exact.parameters():
+            parameter.copy_(parameter.to(dtype).float())
+    plain = copy.deepcopy(exact).to(dtype)
+    twin, _ = adopted(plain, hands_on=True)
+    right = results(exact, **batch())
+    worst = max(errors(results(plain, **batch()), right).values())
+    assert_close(results(twin, **batch()), right, 2 * worst)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "qwen3", "gpt2"])
+def test_16_bits_err_as_the_untouched_module_does(variant, dtype, pool):
+    pool.run(rank_sixteen_bits, variant, dtype, ranks=1)
+
+
+def rank_autocast(variant):
+    exact = build(variant)
+    twin, adoption = adopted(exact, hands_on=True)
+    right = results(exact, **batch())
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = results(exact, **batch())
+        got = results(twin, **batch())
+    assert not adoption.common.said
+    assert got["loss"].dtype == torch.float32
+    assert_close(got, right, 2 * max(errors(plain, right).values()))
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "gpt2"])
+def test_autocast_errs_as_the_untouched_module_does(variant, pool):
+    pool.run(rank_autocast, variant, ranks=1)
+
+
+def rank_inputs(variant):
+    """Padding, positions of packed samples, embeddings instead of tokens, other losses."""
+    model = build(variant)
+    twin, adoption = adopted(model, hands_on=True)
+    mask = torch.ones(3, LENGTH, dtype=torch.long)
+    mask[0, 7:] = 0
+    mask[1, :2] = 0
+    rows = torch.stack([torch.arange(LENGTH), torch.arange(LENGTH) + 3, torch.arange(LENGTH)])
+    packed = torch.cat([torch.arange(4), torch.arange(6)]).expand(3, -1)
+    embeddings = torch.randn(3, LENGTH, 32)
+    for more in (
+        {"attention_mask": mask},
+        {"attention_mask": torch.ones_like(mask)},
+        {"position_ids": rows},
+        {"position_ids": packed},
+        {"num_items_in_batch": 50},
+        {"num_items_in_batch": torch.tensor(50)},
+        {"shift_labels": batch(1)["labels"]},
+        {"use_cache": True},
+        {"input_ids": None, "inputs_embeds": embeddings},
+    ):
+        assert_close(results(twin, **batch() | more), results(model, **batch() | more))
+        assert not adoption.common.said, more
+
+
+@pytest.mark.parametrize("variant", ["llama", "mistral, window", "qwen3", "gpt2"])
+def test_inputs_that_are_served(variant, pool):
+    pool.run(rank_inputs, variant, ranks=1)
+
+
+def rank_dropout():
+    model = build("gpt2")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.1
+    twin, adoption = adopted(model, hands_on=True)
+    torch.manual_seed(1)
+    right = results(model, **batch())
+    torch.manual_seed(1)
+    assert_close(results(twin, **batch()), right)
+    assert not adoption.common.said
+
+
+def test_dropout_draws_the_same_numbers(pool):
+    pool.run(rank_dropout, ranks=1)
+
+
+def rank_eval_and_generate(variant):
+    model = build(variant).eval()
+    twin, _ = adopted(model, hands_on=True)
+    ids = batch()["input_ids"]
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            right, got = model(**batch()), twin(**batch())
+            assert_close({"loss": got.loss}, {"loss": right.loss})
+            assert_close({"x": got.logits}, {"x": right.logits})
+            assert_close({"x": twin(ids).logits}, {"x": model(ids).logits})
+    options = {"max_new_tokens": 6, "do_sample": False, "use_cache": True, "pad_token_id": 0}
+    assert torch.equal(twin.generate(ids, **options), model.generate(ids, **options))
+
+
+@pytest.mark.parametrize("variant", ["llama", "mistral, window", "qwen3", "gpt2"])
+def test_evaluation_and_generation(variant, pool):
+    pool.run(rank_eval_and_generate, variant, ranks=1)
+
+
+def rank_gradient_checkpointing(reentrant):
+    model = build("llama")
+    right = results(model, **batch())
+    twin, _ = adopted(model, hands_on=True)
+    twin.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    calls = []
+    for block in twin.model.layers:
+        fused = block._shardwise_fused
+        run = fused.run
+        fused.run = lambda *a, run=run: (calls.append(1), run(*a))[1]
+    if reentrant:
+        twin.enable_input_require_grads()
+    assert_close(results_once(twin, **batch()), right)
+    assert len(calls) == 6  # three blocks, each again in backward
+
+
+def results_once(model, **inputs):
+    """As ``results``, for graphs that serve one backward."""
+    output = model(**inputs)
+    logits = output.logits.detach().float()
+    output.loss.backward()
+    gradients = {n: p.grad.float() for n, p in model.named_parameters()}
+    return {"loss": output.loss.detach(), "logits": logits, **gradients}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_of_transformers(reentrant, pool):
+    pool.run(rank_gradient_checkpointing, reentrant, ranks=1)
+
+
+# The logits
+
+
+def rank_lazy_logits():
+    model = build("llama")
+    twin, _ = adopted(model)
+    calls = []
+    twin.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    twin._shardwise_fused.hooks = ()  # the hook only counts here
+    right = model(**batch())
+
+    def fresh():
+        calls.clear()
+        return twin(**batch())
+
+    output = fresh()
+    assert type(output).__mro__[2] is type(right)
+    assert isinstance(output, type(right))
+    for loss in (output.loss, output["loss"], output[0], output.get("loss")):
+        assert torch.allclose(loss, right.loss, rtol=1e-5)
+    assert "logits" in output and list(output.keys()) == list(right.keys())
+    assert not calls
+    ways = {
+        "attribute": lambda o: o.logits,
+        "key": lambda o: o["logits"],
+        "index": lambda o: o[1],
+        "slice": lambda o: o[:2][1],
+        "get": lambda o: o.get("logits"),
+        "tuple": lambda o: o.to_tuple()[1],
+        "items": lambda o: dict(o.items())["logits"],
+        "values": lambda o: list(o.values())[1],
+        "dict": lambda o: dict(o)["logits"],
+        "pytree": lambda o: torch.utils._pytree.tree_map(lambda x: x, o).logits,
+        "pickle": lambda o: pickle.loads(pickle.dumps(o)).logits,
+        "copy": lambda o: copy.copy(o).logits,
+    }
+    for name, way in ways.items():
+        output = fresh()
+        assert_close({name: way(output).detach()}, {name: right.logits.detach()})
+        way(output)
+        assert len(calls) == 1, f"{name}: computed {len(calls)} times"
+    assert type(pickle.loads(pickle.dumps(fresh()))) is type(right)
+    output = fresh()
+    with torch.no_grad():
+        assert output.logits.requires_grad
+    output = fresh()
+    (output.loss + output.logits.square().mean()).backward()
+    (right.loss + right.logits.square().mean()).backward()
+    gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (twin, model)]
+    assert_close(*gradients)
+
+
+def test_logits_are_computed_when_they_are_read(pool):
+    pool.run(rank_lazy_logits, ranks=1)
+
+
+def rank_logits_after_a_step(stage):
+    from shardwise import UsageError
+
+    with make_engine(build("llama"), config(stage)) as engine:
+        output = engine(**batch())
+        engine.backward(output.loss)
+        before = output.logits
+        engine.step()
+        assert output.logits is before
+        output = engine(**batch())
+        engine.backward(output.loss)
+        engine.step()
+        with pytest.raises(UsageError, match="before step"):
+            _ = output.logits
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_logits_of_weights_that_are_gone_are_an_error(stage, pool):
+    pool.run(rank_logits_after_a_step, stage, ranks=2)
+
+
+def config(stage, **more):
+    settings = {"fused_layers": True, "poison_released": True, **more.pop("shardwise", {})}
+    return {
+        "train_micro_batch_size_per_gpu": 3,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "shardwise": settings,
+        **more,
+    }
+
+
+def rank_logits_in_the_loss(stage):
+    """The gradient of a loss on logits that were read, at once or behind backward."""
+    from shardwise.utils import safe_get_full_grad
+
+    model = build("llama")
+    plain = copy.deepcopy(model)
+    right = plain(**batch())
+    (right.loss + right.logits.square().mean()).backward()
+    expected = {n: p.grad for n, p in plain.named_parameters()}
+    with make_engine(model, config(stage)) as engine:
+        output = engine(**batch())
+        engine.backward(output.loss + output.logits.square().mean())
+        gradients = {n: safe_get_full_grad(p) for n, p in model.named_parameters()}
+        assert_close(gradients, expected)
+        engine.step()
+        with torch.no_grad():
+            output = engine(**batch())
+        assert output.logits.isfinite().all()
+        output = engine(**batch())
+        engine.backward(output.loss)
+        assert output.logits.isfinite().all()
+        del output
+        engine.step()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_logits_in_the_loss(stage, pool):
+    pool.run(rank_logits_in_the_loss, stage, ranks=2)
+
+
+# What keeps its own forward
+
+
+class TwoLinears(nn.Linear):
+    """A wrapped projection, as LoRA makes them."""
+
+
+def put_lora(model):
+    old = model.model.layers[1].self_attn.q_proj
+    new = TwoLinears(old.in_features, old.out_features, bias=False)
+    new.weight = old.weight
+    model.model.layers[1].self_attn.q_proj = new
+
+
+def hook_inside(model):
+    model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+
+
+def parametrize(model):
+    nn.utils.parametrize.register_parametrization(
+        model.model.layers[1].mlp.up_proj, "weight", nn.Identity()
+    )
+
+
+def own_forward(model):
+    block = model.model.layers[1]
+    forward = block.forward
+    block.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+
+
+def subclass(model):
+    block = model.model.layers[1]
+    block.__class__ = type("Mine", (type(block),), {})
+
+
+def other_dtype(model):
+    model.model.layers[1].self_attn.q_proj.to(torch.float64)
+
+
+def quantised(model):
+    weight = model.model.layers[1].mlp.up_proj.weight
+    model.model.layers[1].mlp.up_proj.weight = nn.Parameter(
+        weight.detach().to(torch.int8), requires_grad=False
+    )
+
+
+def more_modules(model):
+    model.model.layers[1].self_attn.extra = nn.Linear(2, 2)
+
+
+def other_activation(model):
+    model.model.layers[1].mlp.act_fn = nn.ReLU()
+
+
+REFUSALS = {
+    put_lora: "self_attn.q_proj is a test_adoption.TwoLinears",
+    hook_inside: "mlp has hooks",
+    parametrize: "mlp.up_proj is a ",
+    own_forward: "it has a forward of its own",
+    subclass: "it is a subclass of LlamaDecoderLayer",
+    other_dtype: "differ in dtype",
+    quantised: "of torch.int8",
+    more_modules: "self_attn.extra, which is not known",
+    other_activation: "ReLU is none of",
+}
+
+
+def rank_refused(change):
+    model = build("llama")
+    change(model)
+    _, adoption = adopted(model)
+    assert (
+        f"model.layers.1 ({REFUSALS[change].split()[0]}"
+        in adoption.report().replace("its parameters differ", "differ")
+        or REFUSALS[change] in adoption.report()
+    )
+    assert REFUSALS[change] in adoption.report()
+    assert "2 LlamaDecoderLayer" in adoption.report()
+
+
+@pytest.mark.parametrize("change", REFUSALS, ids=lambda change: change.__name__)
+def test_a_changed_block_keeps_its_forward(change, pool):
+    pool.run(rank_refused, change, ranks=1)
+
+
+def rank_refused_heads():
+    model = build("llama")
+    model.loss_function = lambda logits, labels, **_: logits.sum()
+    assert "its loss_function is " in adopted(model)[1].report()
+    model = build("llama")
+    model.lm_head = nn.Linear(32, 61)
+    assert "lm_head has a bias" in adopted(model)[1].report()
+    model = build("llama")
+    model.model.embed_tokens.max_norm = 1.0
+    assert "model.embed_tokens (it has max_norm" in adopted(model)[1].report()
+    model = build("gpt2", add_cross_attention=True)
+    assert "it has a module crossattention" in adopted(model)[1].report()
+    assert "nothing" in adopted(nn.Sequential(nn.Linear(2, 2)))[1].report()
+
+
+def test_changed_heads_and_embeddings_keep_their_forward(pool):
+    pool.run(rank_refused_heads, ranks=1)
+
+
+def rank_calls_that_fall_back():
+    """Calls that the module's own code runs: the same bits, and one line that says why."""
+    cases = [
+        ({"output_hidden_states": True}, "output_hidden_states is True"),
+        ({"return_dict": False}, "return_dict is False"),
+        ({"logits_to_keep": LENGTH}, "logits_to_keep"),
+        ({"is_causal": False}, "is_causal"),
+    ]
+    for more, reason in cases:
+        model = build("llama")
+        twin, adoption = adopted(model)
+        right, got = model(**batch(), **more), twin(**batch(), **more)
+        loss, expected = (o[0] if isinstance(o, tuple) else o.loss for o in (got, right))
+        assert torch.allclose(loss, expected, rtol=1e-5)
+        assert isinstance(got, tuple) == isinstance(right, tuple)
+        assert any(reason in said for said in adoption.common.said), adoption.common.said
+    model = build("llama", attn_implementation="eager")
+    twin, adoption = adopted(model)
+    right, got = model(**batch(), output_attentions=True), twin(**batch(), output_attentions=True)
+    assert all(map(torch.equal, right.attentions, got.attentions))
+    model = build("llama").eval()
+    twin, adoption = adopted(model)
+    cache = twin(batch()["input_ids"], use_cache=True).past_key_values
+    twin(batch()["input_ids"], past_key_values=cache)
+    assert any("cache" in said for said in adoption.common.said)
+
+
+def test_calls_that_fall_back(pool):
+    pool.run(rank_calls_that_fall_back, ranks=1)
+
+
+def rank_hooks():
+    """Hooks of users fire, whenever they came, and see what they see in the untouched module."""
+    model = build("llama")
+    twin, adoption = adopted(model, hands_on=True)
+    seen = {}
+
+    def watch(name, which):
+        def hook(module, args, output):
+            output = output[0] if isinstance(output, tuple) else output
+            if output.requires_grad:
+                output.register_hook(lambda g: seen.setdefault(which, {}).update({name: g}))
+
+        return hook
+
+    paths = ["model.layers.0", "model.norm", "model.embed_tokens", "model"]
+    for which, one in (("right", model), ("got", twin)):
+        for path in paths:
+            if path != "model":
+                one.get_submodule(path).register_forward_hook(watch(path, which))
+        one(**batch()).loss.backward()
+    assert_close(seen["got"], seen["right"])
+    assert not adoption.common.said
+    calls = []
+    twin.model.layers[1].self_attn.q_proj.register_forward_hook(lambda *_: calls.append(1))
+    twin(**batch())
+    assert calls == [1]
+    assert "a module inside a block has hooks" in adoption.common.said
+    twin.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    twin(**batch())
+    assert calls == [1, 1, 1]
+
+
+def test_hooks_fire(pool):
+    pool.run(rank_hooks, ranks=1)
+
+
+def rank_recorded_states():
+    """transformers' own recording hooks stay behind and stop nothing."""
+    model = build("llama")
+    twin, adoption = adopted(model, hands_on=True)
+    states = [m(**batch(), output_hidden_states=True).hidden_states for m in (model, twin)]
+    for right, got in zip(*states, strict=True):
+        assert_close({"x": got.detach()}, {"x": right.detach()})
+    adoption.common.said.clear()
+    twin(**batch())
+    assert not adoption.common.said
+
+
+def test_recorded_hidden_states(pool):
+    pool.run(rank_recorded_states, ranks=1)
+
+
+# Copies, and giving back
+
+
+def rank_copies():
+    model = build("llama")
+    right = results(model, **batch())
+    twin, adoption = adopted(model, hands_on=True)
+    copied = copy.deepcopy(twin)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert_close(results(copied, **batch()), right)
+    assert type(copied.model.layers[0]._shardwise_fused).__name__ == "FusedLlamaBlock"
+    stream = io.BytesIO()
+    torch.save(copied, stream)
+    stream.seek(0)
+    loaded = torch.load(stream, weights_only=False)
+    assert loaded.model.layers[0]._shardwise_fused is None
+    assert_close(results(loaded, **batch()), right)
+    # Both can be adopted again.
+    for other in (copied, loaded):
+        again, found = adopted(other)
+        assert len(found) == 6, found.report()
+        assert_close(results(again, **batch()), right)
+    block = copy.deepcopy(twin.model.layers[0])
+    assert block._shardwise_fused.following is None
+    adoption.undo()
+    for module in twin.modules():
+        assert "forward" not in vars(module)
+        assert "_shardwise_fused" not in vars(module)
+
+
+def test_copies_and_undo(pool):
+    pool.run(rank_copies, ranks=1)
+
+
+def untouched(model) -> bool:
+    return not any("forward" in vars(m) or "_shardwise_fused" in vars(m) for m in model.modules())
+
+
+def rank_undo(setting):
+    model = build("llama")
+    settings = config(1, shardwise={"fused_layers": setting})
+    engine = make_engine(model, settings)
+    assert untouched(model) == (setting in ("auto", False, "off"))
+    engine.destroy()
+    assert untouched(model)
+    with pytest.raises(TypeError):
+        make_engine(model, settings, lr_scheduler=lambda optimizer: optimizer + 1)
+    assert untouched(model)
+
+
+@pytest.mark.parametrize("setting", ["auto", False, "off", True, "on"])
+def test_the_engine_gives_back(setting, pool):
+    pool.run(rank_undo, setting, ranks=1)
+
+
+# Under the engine
+
+ENGINES = [
+    Case(stage, model, dtype, accumulation, ranks=2, clip=True)
+    for stage in (0, 1, 2, 3)
+    for model, dtype, accumulation in (
+        ("llama", "fp32", 1),
+        ("gpt2", "fp32", 4),
+        ("llama", "bf16", 4),
+        ("gpt2", "fp16", 1),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def truth(reference):
+    return parity.Truth(reference)
+
+
+@pytest.mark.parametrize("case", ENGINES, ids=str)
+def test_the_engine_equals_plain_torch(case, pool, truth):
+    settings = {"fused_layers": True}
+    parity.check(case, pool.run(parity.train, case, None, settings, ranks=2), truth)
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_activation_checkpointing(stage, model, recompute, pool, truth):
+    case = Case(stage, model)
+    settings = {"fused_layers": True, "activation_checkpointing": recompute}
+    parity.check(case, pool.run(parity.train, case, None, settings, ranks=2), truth)
+
+
+def rank_neighbours(stage):
+    """q, k, v and gate, up lie side by side in their unit: one product, no copy."""
+    with make_engine(build("llama"), config(stage)) as engine:
+        attention = engine.module.model.layers[0].self_attn
+        with engine.gathered(range(len(engine._wiring.units))):
+            weights = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+            for first, second in zip(weights, weights[1:], strict=False):
+                assert second.data_ptr() == first.data_ptr() + first.nbytes
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_weights_of_one_product_are_neighbours(stage, pool):
+    pool.run(rank_neighbours, stage, ranks=2)
+
+
+def rank_autocast_engine(stage):
+    settings = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    losses = []
+    for fused in (True, False):
+        settings["shardwise"] = {**settings["shardwise"], "fused_layers": fused}
+        with make_engine(build("llama"), settings) as engine:
+            steps = []
+            for step in range(3):
+                loss = engine(**batch(step)).loss
+                engine.backward(loss)
+                engine.step()
+                steps.append(loss.item())
+            losses.append(steps)
+        gc.collect()
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_torch_autocast(stage, pool):
+    pool.run(rank_autocast_engine, stage, ranks=2)
+
+
+def rank_generate(stage):
+    model = build("llama").eval()
+    ids = batch()["input_ids"]
+    options = {"max_new_tokens": 4, "do_sample": False, "use_cache": True, "pad_token_id": 0}
+    right = model.generate(ids, **options)
+    with make_engine(model, config(stage)) as engine:
+        engine.eval()
+        with torch.no_grad():
+            got = engine.module.generate(ids, synced_gpus=False, **options)
+    assert torch.equal(got, right)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_generation_under_the_engine(stage, pool):
+    pool.run(rank_generate, stage, ranks=2)
+
+
+def test_models_of_the_parity_table_are_adopted(pool):
+    for name in ("llama", "gpt2"):
+        pool.run(rank_adopts_all, name, ranks=1)
+
+
+def rank_adopts_all(name):
+    _, adoption = adopted(models.build(name))
+    assert len(adoption) == 6 and "own forward" not in adoption.report(), adoption.report()
