@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "shardwise/kernels/boundary.h"
+#include "shardwise/kernels/cuda/cuda_test.h"
 #include "shardwise/kernels/dispatch.h"
 #include "shardwise/kernels/reduce.h"
 #include "shardwise/kernels/test_reference.h"
@@ -16,9 +17,8 @@ namespace shardwise::kernels {
 namespace {
 
 using testing::Array;
+using testing::require;
 using testing::TestShard;
-
-void require(cudaError_t status) { ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status); }
 
 // A copy of host memory on the device, `shift` bytes into an allocation.
 class OnDevice {
@@ -56,28 +56,7 @@ class OnDevice {
   std::size_t shift_;
 };
 
-class KernelsCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    int devices = 0;
-    const cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status != cudaSuccess || devices == 0) {
-      GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(status);
-    }
-    require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    place_.cuda = true;
-    place_.stream = stream_;
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) {
-      require(cudaStreamDestroy(stream_));
-    }
-  }
-  void wait() { require(cudaStreamSynchronize(stream_)); }
-
-  Place place_;
-  cudaStream_t stream_ = nullptr;
-};
+class KernelsCuda : public testing::CudaTest {};
 
 struct Case {
   DType gradient;

@@ -3,9 +3,9 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "shardwise/base/check.h"
 #include "shardwise/kernels/activation_cases.h"
 #include "shardwise/kernels/cross_entropy_cases.h"
+#include "shardwise/kernels/cuda/cuda_test.h"
 #include "shardwise/kernels/embedding_cases.h"
 #include "shardwise/kernels/norm_cases.h"
 #include "shardwise/kernels/rope_cases.h"
@@ -13,16 +13,11 @@
 namespace shardwise::kernels {
 namespace {
 
-void require(cudaError_t status) { SW_CHECK(status == cudaSuccess, cudaGetErrorString(status)); }
+using testing::require;
 
 class CudaPlace : public testing::TestPlace {
  public:
-  CudaPlace() {
-    place.cuda = true;
-    require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    place.stream = stream_;
-  }
-  ~CudaPlace() override { cudaStreamDestroy(stream_); }
+  explicit CudaPlace(const Place& with_stream) { place = with_stream; }
   std::shared_ptr<void> upload(const void* host, std::size_t bytes, std::size_t shift) override {
     void* memory = nullptr;
     require(cudaMalloc(&memory, bytes + shift + 1));
@@ -33,36 +28,37 @@ class CudaPlace : public testing::TestPlace {
     return {owner, data};
   }
   void download(const void* from, void* host, std::size_t bytes) override {
-    require(cudaStreamSynchronize(stream_));
+    require(cudaStreamSynchronize(static_cast<cudaStream_t>(place.stream)));
     require(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));
   }
-
- private:
-  cudaStream_t stream_ = nullptr;
 };
 
-class LayersCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    int devices = 0;
-    const cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status != cudaSuccess || devices == 0) {
-      GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(status);
-    }
-    place_ = std::make_unique<CudaPlace>();
-  }
-  std::unique_ptr<CudaPlace> place_;
-};
+class LayersCuda : public testing::CudaTest {};
 
-TEST_F(LayersCuda, Norms) { testing::check_norms(*place_); }
+TEST_F(LayersCuda, Norms) {
+  CudaPlace place(place_);
+  testing::check_norms(place);
+}
 
-TEST_F(LayersCuda, Rope) { testing::check_rope(*place_); }
+TEST_F(LayersCuda, Rope) {
+  CudaPlace place(place_);
+  testing::check_rope(place);
+}
 
-TEST_F(LayersCuda, Activations) { testing::check_activations(*place_); }
+TEST_F(LayersCuda, Activations) {
+  CudaPlace place(place_);
+  testing::check_activations(place);
+}
 
-TEST_F(LayersCuda, CrossEntropy) { testing::check_cross_entropy(*place_); }
+TEST_F(LayersCuda, CrossEntropy) {
+  CudaPlace place(place_);
+  testing::check_cross_entropy(place);
+}
 
-TEST_F(LayersCuda, Embeddings) { testing::check_embeddings(*place_); }
+TEST_F(LayersCuda, Embeddings) {
+  CudaPlace place(place_);
+  testing::check_embeddings(place);
+}
 
 }  // namespace
 }  // namespace shardwise::kernels
