@@ -1,14 +1,10 @@
-// CUDA kernels against a device copy: gigabytes a second of memory traffic and milliseconds.
+// The CUDA kernels of the end of a step: updates, norms, sums over ranks, the decision.
 //   kernel_bench_cuda [Mi elements, default 256]
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <stdexcept>
 #include <vector>
 
+#include "cuda_bench.h"
 #include "shardwise/kernels/boundary.h"
 #include "shardwise/kernels/reduce.h"
 #include "shardwise/kernels/update.h"
@@ -16,50 +12,9 @@
 namespace {
 
 using namespace shardwise::kernels;  // a program of its own
-
-constexpr int kRepeats = 20;
-
-void require(cudaError_t status) {
-  if (status != cudaSuccess) {
-    throw std::runtime_error(cudaGetErrorString(status));
-  }
-}
-
-// Zeroed device memory, freed with the process.
-void* device_memory(std::int64_t bytes) {
-  void* memory = nullptr;
-  require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)));
-  require(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)));
-  return memory;
-}
-
-template <typename T>
-T* upload(const T* host, std::size_t count) {
-  T* memory = static_cast<T*>(device_memory(static_cast<std::int64_t>(count * sizeof(T))));
-  require(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
-// Mean over a run of launches after a warm-up.
-void report(const char* name, double bytes, const std::function<void()>& launch) {
-  cudaEvent_t start = nullptr;
-  cudaEvent_t stop = nullptr;
-  require(cudaEventCreate(&start));
-  require(cudaEventCreate(&stop));
-  for (int i = 0; i < 3; ++i) {
-    launch();
-  }
-  require(cudaEventRecord(start));
-  for (int i = 0; i < kRepeats; ++i) {
-    launch();
-  }
-  require(cudaEventRecord(stop));
-  require(cudaEventSynchronize(stop));
-  float milliseconds = 0;
-  require(cudaEventElapsedTime(&milliseconds, start, stop));
-  milliseconds /= kRepeats;
-  std::printf("%-44s %9.4f ms %8.1f GB/s\n", name, milliseconds, bytes / milliseconds / 1e6);
-}
+using shardwise::bench::Bench;
+using shardwise::bench::device_memory;
+using shardwise::bench::upload;
 
 struct Shard {
   // `narrow`: the parameter is its own master, states are in its dtype too.
@@ -88,7 +43,8 @@ struct Shard {
   ChunkTable table;
 };
 
-void measure_updates(const Place& place, std::int64_t n) {
+void measure_updates(Bench& bench, std::int64_t n) {
+  const Place& place = bench.place;
   const StepDecision decision;
   const std::int32_t step = 100;
   const StepDecision* device_decision = upload(&decision, 1);
@@ -98,32 +54,30 @@ void measure_updates(const Place& place, std::int64_t n) {
   Shard single(n, DType::kFloat32, DType::kFloat32);
   Shard narrow(n, DType::kBFloat16, DType::kBFloat16, true);
   auto* partials = static_cast<double*>(device_memory(8 * mixed.table.chunk_count));
-  report("Adam, bf16 gradient, bf16 parameter", 28 * count, [&] {
+  bench.report("Adam, bf16 gradient, bf16 parameter", 28 * count, [&] {
     update<AdamGroup>(place, mixed.table, {AdamGroup{}}, device_decision, nullptr, device_step);
   });
-  report("Adam, fp32", 28 * count, [&] {
+  bench.report("Adam, fp32", 28 * count, [&] {
     update<AdamGroup>(place, single.table, {AdamGroup{}}, device_decision, nullptr, device_step);
   });
-  report("Adam, all bf16", 14 * count, [&] {
+  bench.report("Adam, all bf16", 14 * count, [&] {
     update<AdamGroup>(place, narrow.table, {AdamGroup{}}, device_decision, nullptr, device_step);
   });
-  report("SGD with momentum, bf16", 20 * count, [&] {
+  bench.report("SGD with momentum, bf16", 20 * count, [&] {
     update<SgdGroup>(place, mixed.table, {SgdGroup{1e-3, 0.9}}, device_decision, nullptr,
                      device_step);
   });
-  report("sum_of_squares, bf16", 2 * count, [&] { sum_of_squares(place, mixed.table, partials); });
-  report("sum_of_squares, fp32", 4 * count, [&] { sum_of_squares(place, single.table, partials); });
-  report("sum_ranked, 4 ranks, bf16", 2.5 * count, [&] {
+  bench.report("sum_of_squares, bf16", 2 * count,
+               [&] { sum_of_squares(place, mixed.table, partials); });
+  bench.report("sum_of_squares, fp32", 4 * count,
+               [&] { sum_of_squares(place, single.table, partials); });
+  bench.report("sum_ranked, 4 ranks, bf16", 2.5 * count, [&] {
     sum_ranked(place, mixed.pointers.parameter, DType::kBFloat16, mixed.pointers.gradient,
                DType::kBFloat16, 4, n / 4, 0.25, false);
   });
-  report("convert, bf16 added to fp32", 10 * count, [&] {
+  bench.report("convert, bf16 added to fp32", 10 * count, [&] {
     convert(place, mixed.pointers.state[0], DType::kFloat32, mixed.pointers.gradient,
             DType::kBFloat16, n, true);
-  });
-  report("device copy", 8 * count, [&] {
-    convert(place, mixed.pointers.state[0], DType::kFloat32, mixed.pointers.master, DType::kFloat32,
-            n, false);
   });
 
   constexpr std::int64_t kParameters = 1000;
@@ -136,10 +90,10 @@ void measure_updates(const Place& place, std::int64_t n) {
   auto* steps = static_cast<std::int32_t*>(device_memory(4 * kParameters));
   auto* made = static_cast<StepDecision*>(device_memory(sizeof(StepDecision)));
   auto* result = static_cast<BoundaryResult*>(device_memory(sizeof(BoundaryResult)));
-  report("fill_boundary_record", 0, [&] {
+  bench.report("fill_boundary_record", 0, [&] {
     fill_boundary_record(place, mixed.table, partials, {.parameters = kParameters}, records);
   });
-  report("finish_boundary, 8 ranks, 1000 parameters", 0, [&] {
+  bench.report("finish_boundary, 8 ranks, 1000 parameters", 0, [&] {
     finish_boundary(place, records, kWorld, kParameters, BoundaryRule{}, device_state, active,
                     steps, made, result);
   });
@@ -149,7 +103,6 @@ void measure_updates(const Place& place, std::int64_t n) {
 
 int main(int argc, char** argv) {
   const std::int64_t mi = argc > 1 ? std::atoll(argv[1]) : 256;
-  Place place;
-  place.cuda = true;
-  measure_updates(place, std::max<std::int64_t>(mi, 1) << 20);
+  Bench bench;
+  measure_updates(bench, std::max<std::int64_t>(mi, 1) << 20);
 }
