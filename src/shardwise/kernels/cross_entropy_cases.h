@@ -35,8 +35,9 @@ struct CrossEntropyInputs {
 
 // Losses and gradients in double. An exponential is off by its argument's two roundings, relative
 // to the distance from the largest logit (at most twice the range), and by 4 more. The sum of n of
-// them takes 128 + n / 1024 additions one after the other: 16 in a thread, then three operations in
-// each of 29 combinations, and as often for every 4096 logits that a block walks over.
+// them takes 128 + n / 1024 additions one after the other at most: 18 in a thread of 64 logits and
+// 16 of their combination; or 10 for every 32 logits of a thread that walks, 16,384 logits of a
+// row.
 struct CrossEntropyTruth {
   std::vector<Expected> losses, gradients;
 
@@ -153,15 +154,23 @@ inline void check_cross_entropy(TestPlace& place) {
   const CrossEntropyRule plain{};
   const CrossEntropyRule all{.label_smoothing = 0.1, .z_loss = 1e-3};
   const CrossEntropyRule loss_only{.label_smoothing = 0.1, .write_gradient = false};
-  const std::vector<CrossEntropyCase> cases = {
-      {0, 5, 0, plain, false, false, 0},       {7, 1, 0, all, true, true, 0},
-      {9, 13, 3, all, true, true, 0},          {6, 1000, 0, plain, false, true, 0},
-      {6, 1000, 8, loss_only, true, false, 0}, {4, 50257, 0, all, false, true, 1},
-      {2, 50257, 7, plain, true, true, 0},     {2, 128256, 0, all, true, true, 0},
-      {1, 300001, 0, plain, false, true, 0}};
+  const std::vector<CrossEntropyCase> cases = {{0, 5, 0, plain, false, false, 0},
+                                               {7, 1, 0, all, true, true, 0},
+                                               {9, 13, 3, all, true, true, 0},
+                                               {6, 1000, 0, plain, false, true, 0},
+                                               {6, 1000, 8, loss_only, true, false, 0},
+                                               {4, 50257, 0, all, false, true, 1},
+                                               {2, 50257, 7, plain, true, true, 0},
+                                               {2, 128256, 0, all, true, true, 0},
+                                               {1, 300001, 0, plain, false, true, 0},
+                                               // More rows than a device works on at a time.
+                                               {301, 999, 1, plain, true, true, 0},
+                                               {151, 33000, 0, all, false, true, 0}};
   for (const CrossEntropyCase& c : cases) {
     for (DType dtype : place.dtypes()) {
-      check_cross_entropy_case(place, c, dtype);
+      if (c.rows * c.vocabulary < 1'000'000 || dtype == DType::kBFloat16) {
+        check_cross_entropy_case(place, c, dtype);
+      }
     }
   }
   check_cross_entropy_extremes(place, 10);

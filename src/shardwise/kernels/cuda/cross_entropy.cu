@@ -1,11 +1,13 @@
 // Two forms of the same row:
-// - Hopper: a cluster of 1 … 8 blocks holds a row in its registers, so the logits are read once and
-//   their gradient is written once. The blocks exchange maximum and sums through distributed shared
-//   memory.
-// - Other devices and rows that do not fit: a block walks over the row twice.
-#include <cooperative_groups.h>
-
+// - Hopper, where the gradient is written: a cluster of 1 … 8 blocks holds a row in its registers,
+//   so the logits are read once and their gradient is written once. Clusters stay and take row
+//   after row; the next one comes into shared memory meanwhile. Every warp sends its part of the
+//   sums to all blocks, and no block waits for anything else.
+// - The loss alone, other devices, rows that do not fit: a block walks over the row once, and once
+//   more for the gradient.
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "shardwise/kernels/cuda/cuda_kernels.h"
 #include "shardwise/kernels/cuda/launch.cuh"
@@ -17,86 +19,167 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kVectors = 8;  // of eight logits in each thread of a cluster
+constexpr int kAhead = 4;    // eights of logits on their way in each thread that walks
+constexpr int kVectors = 8;  // eights of logits in each thread of a cluster
 constexpr std::int64_t kHeldByBlock = kThreads * kVectors * kWide;
 constexpr int kMaxCluster = 8;  // what every device with clusters can do
 
-// Σ exp(x − largest) and Σ x over some of a row; combining is exact up to rounding in any order.
+// The larger of each pair. NaNs are passed over: they come out in the sum of exponentials.
+__device__ __forceinline__ float larger(float a, float b, float) { return fmaxf(a, b); }
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, Half) {
+  const __half2 both =
+      __hmax2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
+  return reinterpret_cast<const unsigned&>(both);
+}
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, BFloat16) {
+  const __nv_bfloat162 both = __hmax2(reinterpret_cast<const __nv_bfloat162&>(a),
+                                      reinterpret_cast<const __nv_bfloat162&>(b));
+  return reinterpret_cast<const unsigned&>(both);
+}
+
+// Pairs of 16-bit logits are compared as they lie in memory.
+template <typename T, int kCount>
+__device__ __forceinline__ float largest_of(const Packed<T> (&x)[kCount]) {
+  using Word = std::conditional_t<sizeof(T) == 4, float, unsigned>;
+  constexpr int kWords = static_cast<int>(sizeof(Packed<T>) / 4);
+  Word largest = reinterpret_cast<const Word*>(x[0].part)[0];
+#pragma unroll
+  for (int v = 0; v < kCount; ++v) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      largest = larger(largest, reinterpret_cast<const Word*>(x[v].part)[i], T{});
+    }
+  }
+  if constexpr (sizeof(T) == 4) {
+    return largest;
+  } else {
+    const T* pair = reinterpret_cast<const T*>(&largest);
+    return fmaxf(to_float32(pair[0]), to_float32(pair[1]));
+  }
+}
+
+// What exponents of two are relative to; −∞ would give NaN. Rounded, so that equal ones cancel.
+__device__ __forceinline__ float shift_of(float largest) {
+  return largest == -INFINITY ? 0.0F : __fmul_rn(largest, kLog2E);
+}
+
+// Σ exp(x) · 2^−shift.
+template <typename T, int kCount>
+__device__ __forceinline__ float exponentials_of(const Packed<T> (&x)[kCount], float shift) {
+  float sums[4] = {};
+#pragma unroll
+  for (int v = 0; v < kCount; ++v) {
+    const Floats8 values = unpack(x[v]);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      sums[i % 4] += exp2_of(fmaf(values.at[i], kLog2E, -shift));
+    }
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, offset);
+  }
+  return value;
+}
+__device__ __forceinline__ float warp_largest(float value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+  }
+  return value;
+}
+
+// The sums that a loss is made of: of a thread, a warp or the row.
 struct Partial {
   float largest = -INFINITY;
-  float exponentials = 0.0F;
-  float sum = 0.0F;
+  float exponentials = 0.0F;  // Σ exp(x) · 2^−shift_of(largest)
+  float sum = 0.0F;           // Σ x, where labels are smoothed
 
-  __device__ __forceinline__ void add(const Partial& other) {
-    const float both = fmaxf(largest, other.largest);
-    // Equal ones may both be infinite.
-    const float mine = largest == both ? 1.0F : exp2_of((largest - both) * kLog2E);
-    const float theirs = other.largest == both ? 1.0F : exp2_of((other.largest - both) * kLog2E);
-    exponentials = exponentials * mine + other.exponentials * theirs;
-    sum += other.sum;
-    largest = both;
+  // Exponentials in terms of a larger one.
+  __device__ __forceinline__ float exponentials_for(float shift) const {
+    return largest == -INFINITY ? 0.0F : exponentials * exp2_of(shift_of(largest) - shift);
   }
 };
 
-// The largest of the first `valid` of eight logits and of `largest`.
-__device__ __forceinline__ float largest_of(const Floats8& x, int valid, float largest) {
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) {
-    largest = i < valid ? fmaxf(largest, x.at[i]) : largest;
-  }
-  return largest;
+__device__ __forceinline__ float4 pack_partial(const Partial& p) {
+  return make_float4(p.largest, p.exponentials, p.sum, 0.0F);
 }
 
-// Adds eight logits, of which `valid` count and none is above partial.largest.
-__device__ __forceinline__ void add_to(Partial& partial, const Floats8& x, int valid,
-                                       bool needs_sum) {
-  const float shift = partial.largest == -INFINITY ? 0.0F : partial.largest * kLog2E;
+// Of `count` ≤ kMost warps; the same in every thread.
+template <int kMost>
+__device__ __forceinline__ Partial put_together(const float4* parts, int count, bool needs_sum) {
+  constexpr int kEach = (kMost + kWarp - 1) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Partial some[kEach];
+  Partial all;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int at = lane + k * kWarp;
+    if (at < count) {
+      some[k].largest = parts[at].x;
+      some[k].exponentials = parts[at].y;
+    }
+    all.largest = fmaxf(all.largest, some[k].largest);
+  }
+  all.largest = warp_largest(all.largest);
+  const float shift = shift_of(all.largest);
+#pragma unroll
+  for (const Partial& one : some) {
+    all.exponentials += one.exponentials_for(shift);
+  }
+  all.exponentials = warp_sum(all.exponentials);
+  if (needs_sum) {
+    for (int at = lane; at < count; at += kWarp) {
+      all.sum += parts[at].z;
+    }
+    all.sum = warp_sum(all.sum);
+  }
+  return all;
+}
+
+// Elements from `valid` on become −∞: they have no share.
+template <typename T>
+__device__ __forceinline__ void cut(Packed<T>& x, int valid) {
+  T* elements = reinterpret_cast<T*>(&x);
 #pragma unroll
   for (int i = 0; i < kWide; ++i) {
-    partial.exponentials += i < valid ? exp2_of(fmaf(x.at[i], kLog2E, -shift)) : 0.0F;
-  }
-  if (needs_sum) {
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      partial.sum += i < valid ? x.at[i] : 0.0F;
+    if (i >= valid) {
+      from_float32(-INFINITY, elements + i);
     }
   }
 }
 
-// Of the whole block, the same in every thread.
-__device__ __forceinline__ Partial block_partial(Partial mine, Partial* of_warps) {
+template <typename T>
+__device__ __forceinline__ float sum_of(const Packed<T>& x, int valid) {
+  const Floats8 values = unpack(x);
+  float sum = 0.0F;
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    Partial other;
-    other.largest = __shfl_xor_sync(0xFFFFFFFFU, mine.largest, offset);
-    other.exponentials = __shfl_xor_sync(0xFFFFFFFFU, mine.exponentials, offset);
-    other.sum = __shfl_xor_sync(0xFFFFFFFFU, mine.sum, offset);
-    mine.add(other);
+  for (int i = 0; i < kWide; ++i) {
+    sum += i < valid ? values.at[i] : 0.0F;
   }
-  if (threadIdx.x % kWarp == 0) {
-    of_warps[threadIdx.x / kWarp] = mine;
-  }
-  __syncthreads();
-  Partial all = of_warps[0];
-  for (int warp = 1; warp < kWarps; ++warp) {
-    all.add(of_warps[warp]);
-  }
-  return all;
+  return sum;
 }
 
 struct Arguments {
   CrossEntropyShape shape;
   std::int64_t ignored;
   float smoothing;
+  float everywhere;  // smoothing / vocabulary
   float z_loss;
   bool write_gradient;
   bool aligned;
+  unsigned zero;  // see again()
   CrossEntropyArrays arrays;
 };
 
 // What turns a row's logits into their gradient.
 struct Row {
-  std::int64_t target;
+  int target;
+  float weight;
   float constant;  // of rows without a softmax: 0 if ignored, NaN if the target is outside
   bool has_softmax;
   float log_sum;
@@ -105,188 +188,354 @@ struct Row {
   float here;
 };
 
-__device__ __forceinline__ Row begin_row(const Arguments& a, std::int64_t row) {
+__device__ __forceinline__ Row begin_row(const Arguments& a, std::int64_t row,
+                                         std::int64_t target) {
   Row r;
-  r.target = a.arrays.targets[row];
-  const bool ignored = r.target == a.ignored;
-  r.has_softmax = !ignored && r.target >= 0 && r.target < a.shape.vocabulary;
+  const bool ignored = target == a.ignored;
+  r.target = static_cast<int>(target);
+  r.weight = a.arrays.weights == nullptr ? 1.0F : a.arrays.weights[row];
+  r.has_softmax = !ignored && target >= 0 && target < a.shape.vocabulary;
   r.constant = ignored ? 0.0F : NAN;
   return r;
 }
 
-// `at_target` is read before anything of the row is written.
-__device__ __forceinline__ void finish_row(const Arguments& a, std::int64_t row, Row& r,
-                                           const Partial& all, float at_target, bool writes_loss) {
-  const float weight = a.arrays.weights == nullptr ? 1.0F : a.arrays.weights[row];
-  const float count = static_cast<float>(a.shape.vocabulary);
+__device__ __forceinline__ void finish_row(const Arguments& a, Row& r, const Partial& all,
+                                           float factor) {
   r.log_sum = (all.largest == -INFINITY ? 0.0F : all.largest) + logf(all.exponentials);
-  if (writes_loss) {
-    const float smooth = a.smoothing == 0.0F ? 0.0F : a.smoothing * (all.sum / count);
-    static_cast<float*>(a.arrays.losses)[row] =
-        weight *
-        (r.log_sum - (1.0F - a.smoothing) * at_target - smooth + a.z_loss * r.log_sum * r.log_sum);
-  }
-  const float scale = a.arrays.factor == nullptr ? weight : weight * *a.arrays.factor;
+  const float scale = r.weight * factor;
   r.of_softmax = scale * (1.0F + 2.0F * a.z_loss * r.log_sum);
-  r.everywhere = scale * a.smoothing / count;
+  r.everywhere = scale * a.everywhere;
   r.here = scale * (1.0F - a.smoothing);
 }
 
-__device__ __forceinline__ Floats8 gradient_of(const Row& r, Floats8 x, int column) {
-  const float shift = r.log_sum * kLog2E;
-  const int target = static_cast<int>(r.target) - column;
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) {
-    const float share = exp2_of(fmaf(x.at[i], kLog2E, -shift));
-    x.at[i] = r.of_softmax * share - (i == target ? r.everywhere + r.here : r.everywhere);
-  }
-  return x;
+// By one thread.
+__device__ __forceinline__ void write_loss(const Arguments& a, std::int64_t row, const Row& r,
+                                           const Partial& all, float at_target) {
+  const float smooth = a.smoothing == 0.0F ? 0.0F : a.everywhere * all.sum;
+  static_cast<float*>(a.arrays.losses)[row] =
+      r.weight *
+      (r.log_sum - (1.0F - a.smoothing) * at_target - smooth + a.z_loss * r.log_sum * r.log_sum);
 }
 
-__device__ __forceinline__ Floats8 constant_of(const Row& r) {
-  Floats8 x;
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) {
-    x.at[i] = r.constant;
-  }
-  return x;
+__device__ __forceinline__ float factor_of(const Arguments& a) {
+  return a.arrays.factor == nullptr ? 1.0F : *a.arrays.factor;
 }
 
+// Writes the gradient of eight logits in place of them.
 template <typename T>
-__device__ __forceinline__ void write_constant(const Arguments& a, const Row& r, T* x, int first,
-                                               int step) {
-  const Packed<T> packed = pack<T>(constant_of(r));
+__device__ __forceinline__ void write_gradient(const Row& r, const Packed<T>& logits, T* x,
+                                               int column, int n, bool aligned) {
+  const float shift = r.log_sum * kLog2E;
+  Floats8 values = unpack(logits);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    const float share = exp2_of(fmaf(values.at[i], kLog2E, -shift));
+    values.at[i] = fmaf(r.of_softmax, share, -r.everywhere);
+  }
+  const unsigned offset = static_cast<unsigned>(r.target - column);
+  if (offset < kWide) {
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      values.at[i] -= i == static_cast<int>(offset) ? r.here : 0.0F;
+    }
+  }
+  store8(pack<T>(values), x + column, n - column, aligned);
+}
+
+// The loss and gradient of a row without a softmax, by all threads that share the row.
+template <typename T>
+__device__ __forceinline__ void write_constant(const Arguments& a, std::int64_t row, const Row& r,
+                                               T* x, int first, int step) {
+  if (first == 0) {
+    static_cast<float*>(a.arrays.losses)[row] = r.constant;
+  }
+  const Floats8 values = {{r.constant, r.constant, r.constant, r.constant, r.constant, r.constant,
+                           r.constant, r.constant}};
+  const Packed<T> packed = pack<T>(values);
   const int n = static_cast<int>(a.shape.vocabulary);
   for (int i = first; a.write_gradient && i < n; i += step) {
     store8(packed, x + i, n - i, a.aligned);
   }
 }
 
+constexpr int kStep = kWide * kThreads;  // from one of a walking thread's eights to its next
+
+// The next kAhead eights; −∞ beyond the row's end.
 template <typename T>
-__global__ __launch_bounds__(kThreads) void walking_kernel(const Arguments a) {
-  __shared__ Partial of_warps[kWarps];
+__device__ __forceinline__ void load_ahead(Packed<T> (&to)[kAhead], const T* x, int first, int n,
+                                           bool aligned) {
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    const int column = first + k * kStep;
+    to[k] = load8(x + (column < n ? column : 0), n - column, aligned);
+  }
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) {
+    const int valid = n - (first + k * kStep);
+    if (valid < kWide) {
+      cut(to[k], valid);
+    }
+  }
+}
+
+template <typename T>
+__global__ __launch_bounds__(kThreads, 2) void walking_kernel(const Arguments a) {
+  __shared__ float4 parts[kWarps];
   const std::int64_t row = blockIdx.x;
   T* const x = static_cast<T*>(a.arrays.logits) + row * a.shape.row_stride;
   const int n = static_cast<int>(a.shape.vocabulary);
   const int first = kWide * static_cast<int>(threadIdx.x);
-  constexpr int kStep = kWide * kThreads;
-  Row r = begin_row(a, row);
+  Row r = begin_row(a, row, a.arrays.targets[row]);
   if (!r.has_softmax) {
-    if (threadIdx.x == 0) {
-      static_cast<float*>(a.arrays.losses)[row] = r.constant;
-    }
-    write_constant(a, r, x, first, kStep);
+    write_constant(a, row, r, x, first, kStep);
     return;
   }
+  const float at_target = threadIdx.x == 0 ? to_float32(x[r.target]) : 0.0F;
   Partial mine;
-#pragma unroll 2
-  for (int i = first; i < n; i += kStep) {
-    const Floats8 values = unpack(load8(x + i, n - i, a.aligned));
-    Partial next;
-    next.largest = largest_of(values, n - i, mine.largest);
-    add_to(next, values, n - i, a.smoothing != 0.0F);
-    mine.add(next);
+  for (int i = first; i < n; i += kAhead * kStep) {
+    Packed<T> logits[kAhead];
+    load_ahead(logits, x, i, n, a.aligned);
+    const float largest = fmaxf(mine.largest, largest_of(logits));
+    const float shift = shift_of(largest);
+    mine.exponentials = mine.exponentials_for(shift) + exponentials_of(logits, shift);
+    mine.largest = largest;
+    if (a.smoothing != 0.0F) {
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        mine.sum += sum_of(logits[k], n - (i + k * kStep));
+      }
+    }
   }
-  const float at_target = to_float32(x[r.target]);
-  const Partial all = block_partial(mine, of_warps);
-  finish_row(a, row, r, all, at_target, threadIdx.x == 0);
-#pragma unroll 2
-  for (int i = first; a.write_gradient && i < n; i += kStep) {
-    const Floats8 values = unpack(load8(x + i, n - i, a.aligned));
-    store8(pack<T>(gradient_of(r, values, i)), x + i, n - i, a.aligned);
+  const float largest = warp_largest(mine.largest);
+  mine.exponentials = warp_sum(mine.exponentials_for(shift_of(largest)));
+  mine.largest = largest;
+  mine.sum = warp_sum(mine.sum);
+  if (threadIdx.x % kWarp == 0) {
+    parts[threadIdx.x / kWarp] = pack_partial(mine);
+  }
+  __syncthreads();  // the target's logit is read, too
+  const Partial all = put_together<kWarps>(parts, kWarps, a.smoothing != 0.0F);
+  finish_row(a, r, all, factor_of(a));
+  if (threadIdx.x == 0) {
+    write_loss(a, row, r, all, at_target);
+  }
+  for (int i = first; a.write_gradient && i < n; i += kAhead * kStep) {
+    Packed<T> logits[kAhead];
+    load_ahead(logits, x, i, n, a.aligned);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (i + k * kStep < n) {
+        write_gradient(r, logits[k], x, i + k * kStep, n, a.aligned);
+      }
+    }
   }
 }
 
-// Two blocks on a multiprocessor where the logits take half of their registers.
+// A thread's part of the rows of its cluster: eights of logits, kStep apart, and their places in
+// shared memory, which no other thread touches. A block's part is of neighbours.
+template <typename T>
+struct Slice {
+  static constexpr int kParts = static_cast<int>(sizeof(T) / 2);  // of 16 bytes in eight logits
+  static constexpr int kBytes = kThreads * kVectors * kParts * 16;
+
+  uint4* staged;
+  int n;
+  int first;
+
+  __device__ __forceinline__ int column(int v) const { return first + v * kStep; }
+  __device__ __forceinline__ uint4* slot(int v, int part) const {
+    return staged + (v * kParts + part) * kThreads + threadIdx.x;
+  }
+  __device__ __forceinline__ T* element(int v, int i) const {
+    constexpr int kOfPart = kWide / kParts;
+    return reinterpret_cast<T*>(slot(v, i / kOfPart)) + i % kOfPart;
+  }
+  // Elements from `valid` on become −∞: they have no share.
+  __device__ __forceinline__ void cut(int v, int valid) const {
+    for (int i = valid; i < kWide; ++i) {
+      from_float32(-INFINITY, element(v, i));
+    }
+  }
+  // What is never copied.
+  __device__ __forceinline__ void initialize() const {
+    for (int v = 0; v < kVectors; ++v) {
+      if (column(v) >= n) {
+        cut(v, 0);
+      }
+    }
+  }
+  // Begins to copy the part of row x into shared memory.
+  __device__ __forceinline__ void request(const T* x) const {
+    const T* from = x + first;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int at = v * kStep + part * (kWide / kParts);
+        const int left = n - first - at;
+        if (left > 0) {
+          copy16_async(slot(v, part), from + at, min(left * static_cast<int>(sizeof(T)), 16));
+        }
+      }
+    }
+  }
+  // What was requested, −∞ beyond the row's end.
+  __device__ __forceinline__ void read(Packed<T> (&held)[kVectors]) const {
+    wait_for_copies();
+    const int left = n - first;
+    if (left > 0 && left < kVectors * kStep && left % kStep > 0 && left % kStep < kWide) {
+      cut(left / kStep, left % kStep);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        held[v].part[part] = *slot(v, part);
+      }
+    }
+  }
+  __device__ __forceinline__ bool has(int target) const {
+    const int offset = target - first;
+    return offset >= 0 && offset < kVectors * kStep && offset % kStep < kWide;
+  }
+  __device__ __forceinline__ float logit(int target) const {
+    const int offset = target - first;
+    return to_float32(*element(offset / kStep, offset % kStep));
+  }
+  // Of all that was read. Once more from memory, since the registers are full.
+  __device__ __forceinline__ float sum() const {
+    float sum = 0.0F;
+#pragma unroll 1
+    for (int v = 0; v < kVectors; ++v) {
+      Packed<T> logits;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        logits.part[part] = *slot(v, part);
+      }
+      sum += sum_of(logits, n - column(v));
+    }
+    return sum;
+  }
+};
+
+// The same logits, which the compiler takes for others: else it would keep them as floats from one
+// use to the next, in twice the registers, which there are not.
+template <typename T>
+__device__ __forceinline__ Packed<T> again(Packed<T> x, unsigned zero) {
+  unsigned* words = reinterpret_cast<unsigned*>(&x);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(x) / sizeof(unsigned)); ++i) {
+    words[i] ^= zero;
+  }
+  return x;
+}
+
+// Two blocks on a multiprocessor where the logits take half of their registers: while one computes,
+// the other writes.
 template <typename T>
 __global__ __launch_bounds__(kThreads,
                              sizeof(T) == 2 ? 2 : 1) void cluster_kernel(const Arguments a) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __shared__ Partial of_warps[kWarps];
-  __shared__ Partial of_block;
-  const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  const int blocks = static_cast<int>(cluster.num_blocks());
-  const int rank = static_cast<int>(cluster.block_rank());
-  const std::int64_t row = blockIdx.x / blocks;
-  T* const x = static_cast<T*>(a.arrays.logits) + row * a.shape.row_stride;
-  const int n = static_cast<int>(a.shape.vocabulary);
-  const int first = kWide * (rank * kThreads + static_cast<int>(threadIdx.x));
-  const int step = kWide * kThreads * blocks;
-  Row r = begin_row(a, row);
-  if (!r.has_softmax) {  // the same for the whole cluster
-    if (threadIdx.x == 0 && rank == 0) {
-      static_cast<float*>(a.arrays.losses)[row] = r.constant;
-    }
-    write_constant(a, r, x, first, step);
-    return;
-  }
-  Packed<T> held[kVectors];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = first + v * step;
-    if (column < n) {
-      held[v] = load8(x + column, n - column, a.aligned);
-    }
-  }
-  const float at_target = to_float32(x[r.target]);
-  Partial mine;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int valid = n - (first + v * step);
-    if (valid > 0) {
-      mine.largest = largest_of(unpack(held[v]), valid, mine.largest);
-    }
-  }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int valid = n - (first + v * step);
-    if (valid > 0) {
-      add_to(mine, unpack(held[v]), valid, a.smoothing != 0.0F);
-    }
-  }
-  const Partial whole = block_partial(mine, of_warps);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ uint4 staged[];
+  // Two sides by turns: who sends to a side again has all warps' parts of the other, which they
+  // send after they read this one.
+  __shared__ float4 parts[2][kMaxCluster * kWarps];
+  __shared__ Mailbox mailboxes[2];
+  const int blocks = blocks_of_cluster();
+  const int rank = rank_in_cluster();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t clusters = gridDim.x / blocks;
+  T* const logits = static_cast<T*>(a.arrays.logits);
+  const Slice<T> slice{
+      .staged = staged,
+      .n = static_cast<int>(a.shape.vocabulary),
+      .first = rank * static_cast<int>(kHeldByBlock) + kWide * static_cast<int>(threadIdx.x)};
   if (threadIdx.x == 0) {
-    of_block = whole;
+    mailboxes[0].initialize();
+    mailboxes[1].initialize();
   }
-  cluster.sync();
-  Partial all = *cluster.map_shared_rank(&of_block, 0);
-  for (int other = 1; other < blocks; ++other) {
-    all.add(*cluster.map_shared_rank(&of_block, other));
-  }
-  finish_row(a, row, r, all, at_target, threadIdx.x == 0 && rank == 0);
+  slice.initialize();
+  const float factor = factor_of(a);
+  std::int64_t row = blockIdx.x / blocks;
+  slice.request(logits + row * a.shape.row_stride);
+  std::int64_t next_target = a.arrays.targets[row];
+  cluster_barrier();
+  unsigned round = 0;
+  for (; row < a.shape.rows; row += clusters) {
+    T* const x = logits + row * a.shape.row_stride;
+    Row r = begin_row(a, row, next_target);
+    Packed<T> held[kVectors];
+    slice.read(held);
+    const bool has_target = slice.has(r.target);
+    const float at_target = has_target ? slice.logit(r.target) : 0.0F;
+    Partial mine;
+    if (a.smoothing != 0.0F) {
+      mine.sum = warp_sum(slice.sum());
+    }
+    if (row + clusters < a.shape.rows) {
+      slice.request(x + clusters * a.shape.row_stride);
+      next_target = a.arrays.targets[row + clusters];
+    }
+    if (!r.has_softmax) {  // the same for the whole cluster
+      write_constant(a, row, r, x, kWide * (rank * kThreads + static_cast<int>(threadIdx.x)),
+                     blocks * kStep);
+      continue;
+    }
+    const int side = static_cast<int>(round % 2);
+    if (threadIdx.x == 0) {
+      mailboxes[side].expect(blocks * kWarps * static_cast<int>(sizeof(float4)));
+    }
+    mine.largest = warp_largest(largest_of(held));
+    mine.exponentials = warp_sum(exponentials_of(held, shift_of(mine.largest)));
+    if (lane < blocks) {
+      mailboxes[side].send(pack_partial(mine), &parts[side][rank * kWarps + warp], lane);
+    }
+    mailboxes[side].wait(round / 2 % 2);
+    ++round;
+    const Partial all =
+        put_together<kMaxCluster * kWarps>(parts[side], blocks * kWarps, a.smoothing != 0.0F);
+    finish_row(a, r, all, factor);
+    if (has_target) {
+      write_loss(a, row, r, all, at_target);
+    }
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = first + v * step;
-    if (a.write_gradient && column < n) {
-      store8(pack<T>(gradient_of(r, unpack(held[v]), column)), x + column, n - column, a.aligned);
+    for (int v = 0; v < kVectors; ++v) {
+      if (slice.column(v) < slice.n) {
+        write_gradient(r, again(held[v], a.zero), x, slice.column(v), slice.n, true);
+      }
     }
   }
-  cluster.sync();  // nobody leaves while others read its shared memory
 #endif
 }
 
-bool device_has_clusters() {
-  int device = 0;
-  int major = 0;
-  check(cudaGetDevice(&device), "cross_entropy");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cross_entropy");
-  return major >= 9;
-}
-
+// Launches as many clusters as stay on the device at a time. False where none does.
 template <typename T>
-void launch_clusters(const Place& place, const Arguments& arguments, int blocks) {
-  cudaLaunchAttribute size;
+bool launch_clusters(const Place& place, const Arguments& arguments, int blocks) {
+  cudaLaunchAttribute size = {};
   size.id = cudaLaunchAttributeClusterDimension;
   size.val.clusterDim.x = static_cast<unsigned>(blocks);
   size.val.clusterDim.y = 1;
   size.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid_size(arguments.shape.rows * blocks);
+  config.gridDim = static_cast<unsigned>(blocks);
   config.blockDim = kThreads;
+  config.dynamicSmemBytes = Slice<T>::kBytes;
   config.stream = stream_of(place);
   config.attrs = &size;
   config.numAttrs = 1;
+  check(cudaFuncSetAttribute(cluster_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             Slice<T>::kBytes),
+        "cross_entropy");
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, cluster_kernel<T>, &config), "cross_entropy");
+  if (clusters == 0) {
+    return false;
+  }
+  config.gridDim =
+      grid_size(std::min<std::int64_t>(arguments.shape.rows, clusters) * std::int64_t{blocks});
   check(cudaLaunchKernelEx(&config, cluster_kernel<T>, arguments), "cross_entropy");
+  return true;
 }
 
 template <typename T>
@@ -316,19 +565,21 @@ void cross_entropy(const Place& place, const CrossEntropyShape& shape, const Cro
       .shape = shape,
       .ignored = rule.ignored,
       .smoothing = static_cast<float>(rule.label_smoothing),
+      .everywhere =
+          static_cast<float>(rule.label_smoothing / static_cast<double>(shape.vocabulary)),
       .z_loss = static_cast<float>(rule.z_loss),
       .write_gradient = rule.write_gradient,
       .aligned = is_aligned16(arrays.logits, shape.row_stride * element_size(shape.dtype)),
+      .zero = 0,
       .arrays = arrays};
   int blocks = 1;
   while (blocks < kMaxCluster && blocks * kHeldByBlock < shape.vocabulary) {
     blocks *= 2;
   }
-  const bool held = blocks * kHeldByBlock >= shape.vocabulary && device_has_clusters();
+  const bool held = rule.write_gradient && arguments.aligned &&
+                    blocks * kHeldByBlock >= shape.vocabulary && is_hopper_or_newer();
   with_type(shape.dtype, [&]<typename T>() {
-    if (held) {
-      launch_clusters<T>(place, arguments, blocks);
-    } else {
+    if (!held || !launch_clusters<T>(place, arguments, blocks)) {
       walking_kernel<T><<<grid_size(shape.rows), kThreads, 0, stream_of(place)>>>(arguments);
     }
   });

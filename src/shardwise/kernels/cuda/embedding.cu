@@ -11,7 +11,10 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTile = 32;  // tokens
-constexpr int kAhead = 4;  // rows on their way at a time
+// Rows on their way at a time: 128 bytes in each of 1024 threads of a multiprocessor, several times
+// what its share of an H200's bandwidth × latency asks for.
+template <typename T>
+inline constexpr int kAhead = 16 / sizeof(T);
 constexpr int kParts = 2;  // of a tile: the run from the tile before, the run into the next
 
 struct Arguments {
@@ -60,9 +63,10 @@ __device__ __forceinline__ void write_row(const Arguments& a, std::int64_t id, s
 }
 
 template <typename T>
-__global__ __launch_bounds__(kThreads) void tile_kernel(const Arguments a) {
+__global__ __launch_bounds__(kThreads, 8) void tile_kernel(const Arguments a) {
   __shared__ std::int64_t ids[kTile + 2];  // with a neighbour on both sides, or −1
   __shared__ std::int64_t order[kTile];
+  let_kernel_behind_begin();
   const std::int64_t tile = blockIdx.x;
   const std::int64_t begin = tile * kTile;
   const int count = static_cast<int>(min(static_cast<std::int64_t>(kTile), a.shape.tokens - begin));
@@ -84,19 +88,25 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(const Arguments a) {
   const T* gradients = static_cast<const T*>(a.arrays.gradients) + column;
   bool from_before = ids[0] == ids[1];
   Floats8 sums = {};
-  for (int first = 0; first < count; first += kAhead) {
-    Packed<T> rows[kAhead];
+  Packed<T> rows[kAhead<T>];
+  const auto load = [&](int i) {
+    return load8(gradients + order[i] * a.shape.width, valid, a.aligned);
+  };
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (first + k < count) {
-        rows[k] = load8(gradients + order[first + k] * a.shape.width, valid, a.aligned);
-      }
+  for (int k = 0; k < kAhead<T>; ++k) {
+    if (k < count) {
+      rows[k] = load(k);
     }
+  }
+  for (int first = 0; first < count; first += kAhead<T>) {
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
+    for (int k = 0; k < kAhead<T>; ++k) {
       const int i = first + k;
       if (i < count) {
         add(sums, unpack(rows[k]));
+        if (i + kAhead<T> < count) {
+          rows[k] = load(i + kAhead<T>);
+        }
         const bool last = i + 1 == count;
         const bool goes_on = ids[i + 1] == ids[i + 2];
         if (last && (goes_on || from_before)) {
@@ -121,13 +131,15 @@ template <typename T>
 __global__ __launch_bounds__(kThreads) void crossing_kernel(const Arguments a, std::int64_t tiles) {
   const std::int64_t tile = blockIdx.x;
   const std::int64_t last = (tile + 1) * kTile - 1;
-  if (last + 1 >= a.shape.tokens) {
-    return;
-  }
-  const std::int64_t id = a.arrays.sorted[last];
   const std::int64_t before = tile * kTile - 1;
-  const bool begins_earlier = before >= 0 && a.arrays.sorted[before] == id;
-  if (a.arrays.sorted[last + 1] != id || begins_earlier) {
+  std::int64_t id = -1;
+  bool begins = false;
+  if (last + 1 < a.shape.tokens) {
+    id = a.arrays.sorted[last];
+    begins = a.arrays.sorted[last + 1] == id && (before < 0 || a.arrays.sorted[before] != id);
+  }
+  wait_for_kernel_before();  // for the partials
+  if (!begins) {
     return;
   }
   const std::int64_t column =
@@ -164,9 +176,8 @@ void embedding_backward(const Place& place, const EmbeddingShape& shape,
   with_type(shape.dtype, [&]<typename T>() {
     tile_kernel<T><<<grid, kThreads, 0, stream_of(place)>>>(arguments);
     check_launch("embedding_backward");
-    crossing_kernel<T><<<grid, kThreads, 0, stream_of(place)>>>(arguments, tiles);
+    launch_behind(crossing_kernel<T>, grid, kThreads, place, arguments, tiles);
   });
-  check_launch("embedding_backward crossings");
 }
 
 std::int64_t embedding_partials(const EmbeddingShape& shape) {

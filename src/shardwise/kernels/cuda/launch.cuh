@@ -29,4 +29,36 @@ inline unsigned grid_size(std::int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  check(cudaGetDevice(&device), "device");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "device attribute");
+  return value;
+}
+
+inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
+
+// Clusters of blocks, and kernels that begin behind others, came with Hopper.
+inline bool is_hopper_or_newer() {
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+}
+
+// Launches a kernel whose blocks may begin while the kernel before it in the stream still runs, and
+// which call wait_for_kernel_before() first: the time to start a kernel is hidden.
+template <typename... Parameters, typename... Arguments>
+void launch_behind(void (*kernel)(Parameters...), dim3 grid, dim3 threads, const Place& place,
+                   const Arguments&... arguments) {
+  cudaLaunchAttribute behind = {};
+  behind.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  behind.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.stream = stream_of(place);
+  config.attrs = &behind;
+  config.numAttrs = is_hopper_or_newer() ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launch");
+}
+
 }  // namespace shardwise::kernels::cuda

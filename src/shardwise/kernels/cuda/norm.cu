@@ -1,5 +1,11 @@
-// A row belongs to 1 … 16 warps, which hold it in registers: 32 elements a thread. Loads and stores
-// are all the memory traffic: a row is read once and written once.
+// Two forms of the same rows:
+// - A row belongs to 1 … 16 warps, which hold it in registers: 16 elements a thread, 32 where rows
+//   are wider than 8192. Blocks stay and take row after row; the next one is on its way while one
+//   is worked on. Rows are read once and written once.
+// - Rows that 16-byte accesses do not fit, and fp32 beyond 8192: a block reads a row several times,
+//   element by element.
+// Gradients of weight and bias are summed by every block over its rows, and over blocks by a second
+// kernel, so that sums have one order.
 #include <algorithm>
 #include <initializer_list>
 
@@ -11,14 +17,11 @@ namespace shardwise::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kVectors = 4;  // of eight elements in each thread
-constexpr int kElementsPerWarp = kWarp * kVectors * kWide;
-constexpr int kMaxThreads = 512;  // 128 registers a thread
-constexpr int kMaxWarps = kMaxThreads / kWarp;
-// Two blocks on each of the 132 multiprocessors of an H100; the partials of more would cost traffic
-// of their own.
-constexpr std::int64_t kMaxBackwardBlocks = 264;
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kWarp;
+constexpr std::int64_t kNarrow = kThreads * 2 * kWide;  // rows that 16 elements a thread hold
 constexpr int kSumRows = 16;
+constexpr int kSumsAhead = 9;  // with kSumRows, more than the blocks on an H100: all loads at once
 
 // The warps of one row, and the place of a thread in it.
 struct RowGroup {
@@ -33,15 +36,25 @@ struct RowGroup {
         warp(static_cast<int>(threadIdx.x) / kWarp % warps),
         lane(static_cast<int>(threadIdx.x) % kWarp) {}
 
+  __device__ int groups() const { return kWarps / warps; }
+  __device__ bool is_first() const { return warp == 0 && lane == 0; }
   // First column of a thread's vector v; a warp's accesses are whole lines.
   __device__ int column(int v) const { return kWide * ((v * warps + warp) * kWarp + lane); }
+  // The group's first row, and the distance to its next. Neighbours are worked on at a time, and
+  // rows that are left over at the end are spread over multiprocessors.
+  __device__ std::int64_t first_row() const {
+    return blockIdx.x + static_cast<std::int64_t>(gridDim.x) * group;
+  }
+  __device__ std::int64_t row_step() const {
+    return static_cast<std::int64_t>(gridDim.x) * groups();
+  }
 };
 
 // Where the warps of a row meet. Two sides by turns: a thread that writes a side again has passed
 // the barrier of the other, which all reach after they read this one.
 template <int kCount>
 struct Meeting {
-  float sums[2][kMaxWarps][kCount];
+  float sums[2][kWarps][kCount];
 };
 
 // Sums over the threads of a row, in an order that depends on nothing but the row's width.
@@ -65,12 +78,15 @@ __device__ __forceinline__ void row_sums(float (&values)[kCount], const RowGroup
       meeting.sums[side][first + group.warp][i] = values[i];
     }
   }
-  // Barriers 1 … 15: one for each group (0 is __syncthreads).
-  asm volatile("bar.sync %0, %1;" ::"r"(group.group + 1), "r"(group.warps * kWarp) : "memory");
+  wait_for_threads(group.group + 1, group.warps * kWarp);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     values[i] = 0.0F;
-    for (int warp = 0; warp < group.warps; ++warp) {
+  }
+#pragma unroll 4
+  for (int warp = 0; warp < group.warps; ++warp) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
       values[i] += meeting.sums[side][first + warp][i];
     }
   }
@@ -81,254 +97,458 @@ __device__ __forceinline__ void row_sums(float (&values)[kCount], const RowGroup
 struct Layout {
   std::int64_t rows;
   int width;
-  int warps;     // of a row
-  bool aligned;  // all rows
+  int warps;  // of a row
   float epsilon;
+  bool centred;
   bool weight_is_float;
 };
 
-// Eight elements of weight or bias; `absent` without.
-template <typename T>
-__device__ __forceinline__ Floats8 load_weight(const void* weight, const Layout& layout, int column,
-                                               float absent) {
-  if (weight == nullptr) {
-    Floats8 values;
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      values.at[i] = absent;
-    }
-    return values;
-  }
-  const int valid = layout.width - column;
-  if (layout.weight_is_float) {
-    return unpack(load8(static_cast<const float*>(weight) + column, valid, layout.aligned));
-  }
-  return unpack(load8(static_cast<const T*>(weight) + column, valid, layout.aligned));
-}
+// A thread's part of a row; zeros beyond the row's end.
+template <typename T, int kVectors>
+struct Part {
+  Packed<T> at[kVectors];
 
-template <typename T, bool kCentred>
-__global__ __launch_bounds__(kMaxThreads) void forward_kernel(const Layout layout,
-                                                              const NormForward a) {
-  __shared__ Meeting<1> meeting;
-  int side = 0;
-  const RowGroup group(layout.warps);
-  const int groups = static_cast<int>(blockDim.x) / kWarp / layout.warps;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + group.group;
-  if (row >= layout.rows) {
-    return;  // the whole group
-  }
-  const std::int64_t start = row * layout.width;
-  Packed<T> x[kVectors];
-  Packed<T> residual[kVectors];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = group.column(v);
-    const int valid = layout.width - column;
-    x[v] = Packed<T>{};
-    if (valid > 0) {
-      x[v] = load8(static_cast<const T*>(a.input) + start + column, valid, layout.aligned);
-      if (a.residual != nullptr) {
-        residual[v] =
-            load8(static_cast<const T*>(a.residual) + start + column, valid, layout.aligned);
-      }
-    }
-  }
-  float sum[1] = {0.0F};
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = group.column(v);
-    const int valid = layout.width - column;
-    if (valid > 0 && a.residual != nullptr) {
-      Floats8 values = unpack(x[v]);
-      const Floats8 more = unpack(residual[v]);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        values.at[i] += more.at[i];
-      }
-      x[v] = pack<T>(values);
-      store8(x[v], static_cast<T*>(a.sum) + start + column, valid, layout.aligned);
-    }
-    const Floats8 values = unpack(x[v]);
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      sum[0] += kCentred ? values.at[i] : values.at[i] * values.at[i];
-    }
-  }
-  row_sums(sum, group, meeting, side);
-  const float count = static_cast<float>(layout.width);
-  float mean = 0.0F;
-  if constexpr (kCentred) {
-    mean = sum[0] / count;
-    sum[0] = 0.0F;
+  __device__ __forceinline__ void load(const void* rows, std::int64_t row, const RowGroup& group,
+                                       int width) {
+    const T* from = static_cast<const T*>(rows) + row * width;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int valid = layout.width - group.column(v);
-      const Floats8 values = unpack(x[v]);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        const float difference = i < valid ? values.at[i] - mean : 0.0F;
-        sum[0] += difference * difference;
-      }
-    }
-    row_sums(sum, group, meeting, side);
-  }
-  const float rstd = rsqrtf(sum[0] / count + layout.epsilon);
-  if (group.warp == 0 && group.lane == 0) {
-    a.rstd[row] = rstd;
-    if (kCentred) {
-      a.mean[row] = mean;
+      at[v] = group.column(v) < width ? load8(from + group.column(v)) : Packed<T>{};
     }
   }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = group.column(v);
-    const int valid = layout.width - column;
-    if (valid > 0) {
-      const Floats8 weight = load_weight<T>(a.weight, layout, column, 1.0F);
-      const Floats8 bias = load_weight<T>(a.bias, layout, column, 0.0F);
-      Floats8 values = unpack(x[v]);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        values.at[i] = (values.at[i] - mean) * rstd * weight.at[i] + bias.at[i];
-      }
-      store8(pack<T>(values), static_cast<T*>(a.output) + start + column, valid, layout.aligned);
+};
+
+// Whether the next row's loads fit into registers beside the present one's.
+template <typename T, int kVectors>
+inline constexpr bool kLoadsAhead = kVectors * sizeof(T) <= 4;
+
+// What forward and backward share: up to three arrays of rows, read by the rows of a group. A null
+// array is zeros. take() gives a row's parts of the first two and asks for the next row's.
+template <typename T, int kVectors>
+class RowReader {
+ public:
+  __device__ __forceinline__ RowReader(const Layout& layout, const RowGroup& group, const void* one,
+                                       const void* two)
+      : layout_(layout), group_(group), one_(one), two_(two), row_(group.first_row()) {
+    if (kLoadsAhead<T, kVectors> && is_inside()) {
+      load();
     }
   }
+  __device__ __forceinline__ bool is_inside() const { return row_ < layout_.rows; }
+  __device__ __forceinline__ std::int64_t next_row() const { return row_; }
+  __device__ __forceinline__ std::int64_t take(Part<T, kVectors>& first,
+                                               Part<T, kVectors>& second) {
+    if (!kLoadsAhead<T, kVectors>) {
+      load();
+    }
+    first = ahead_[0];
+    second = ahead_[1];
+    const std::int64_t taken = row_;
+    row_ += group_.row_step();
+    if (kLoadsAhead<T, kVectors> && is_inside()) {
+      load();
+    }
+    return taken;
+  }
+
+ private:
+  __device__ __forceinline__ void load() {
+    ahead_[0].load(one_, row_, group_, layout_.width);
+    if (two_ != nullptr) {
+      ahead_[1].load(two_, row_, group_, layout_.width);
+    }
+  }
+  const Layout& layout_;
+  const RowGroup& group_;
+  const void* one_;
+  const void* two_;
+  std::int64_t row_;
+  Part<T, kVectors> ahead_[2] = {};
+};
+
+__device__ __forceinline__ Floats8 from_slots(const float4& low, const float4& high) {
+  return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
 
-// Sums over the rows that one thread has seen, of each of its columns, in shared memory: registers
-// are better spent on rows on their way. No other thread touches them before write(), and a warp's
-// accesses are without bank conflicts.
-class ColumnSums {
+// Weight or bias as floats in shared memory, where a warp reads whole lines. All groups of a block
+// have the same columns.
+class Weights {
  public:
-  __device__ ColumnSums(float4* shared, int which)
-      : slots_(shared + which * 2 * kVectors * static_cast<int>(blockDim.x)) {
-    for (int i = 0; i < 2 * kVectors; ++i) {
-      slots_[i * blockDim.x + threadIdx.x] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  __device__ Weights(float4* slots, const RowGroup& group)
+      : slots_(slots + group.warp * kWarp + group.lane), step_(group.warps * kWarp) {}
+
+  // By the block's first group; __syncthreads() follows.
+  template <typename T, int kVectors>
+  __device__ __forceinline__ void fill(const void* from, const Layout& layout,
+                                       const RowGroup& group, float absent) {
+    for (int v = 0; v < kVectors && group.group == 0; ++v) {
+      Floats8 values = {{absent, absent, absent, absent, absent, absent, absent, absent}};
+      const int column = group.column(v);
+      if (from != nullptr && column < layout.width) {
+        values = layout.weight_is_float ? unpack(load8(static_cast<const float*>(from) + column))
+                                        : unpack(load8(static_cast<const T*>(from) + column));
+      }
+      slots_[2 * v * step_] = make_float4(values.at[0], values.at[1], values.at[2], values.at[3]);
+      slots_[(2 * v + 1) * step_] =
+          make_float4(values.at[4], values.at[5], values.at[6], values.at[7]);
     }
   }
-  __device__ __forceinline__ void add(int v, const Floats8& values) {
-    float4& low = slots_[2 * v * blockDim.x + threadIdx.x];
-    float4& high = slots_[(2 * v + 1) * blockDim.x + threadIdx.x];
-    low = make_float4(low.x + values.at[0], low.y + values.at[1], low.z + values.at[2],
-                      low.w + values.at[3]);
-    high = make_float4(high.x + values.at[4], high.y + values.at[5], high.z + values.at[6],
-                       high.w + values.at[7]);
-  }
-  // Adds the block's groups in order. After __syncthreads().
-  __device__ void write(const RowGroup& group, int groups, int width, float* partials) const {
-    if (group.group != 0) {
-      return;
-    }
-    for (int i = 0; i < kVectors * kWide; ++i) {
-      const int column = group.column(i / kWide) + i % kWide;
-      float sum = 0.0F;
-      for (int g = 0; g < groups && column < width; ++g) {
-        const int thread = static_cast<int>(threadIdx.x) + g * group.warps * kWarp;
-        const float4* slot = slots_ + i / 4 * blockDim.x + thread;
-        sum += reinterpret_cast<const float*>(slot)[i % 4];
-      }
-      if (column < width) {
-        partials[column] = sum;
-      }
-    }
+  __device__ __forceinline__ Floats8 at(int v) const {
+    return from_slots(slots_[2 * v * step_], slots_[(2 * v + 1) * step_]);
   }
 
  private:
   float4* slots_;
+  int step_;
 };
 
-// Of a block, in bytes.
-int column_sum_bytes(int threads, bool centred) {
-  return threads * kVectors * kWide * static_cast<int>(sizeof(float)) * (centred ? 2 : 1);
+// Of the weights of a row, in bytes.
+template <int kVectors>
+int weight_bytes(int warps) {
+  return warps * kWarp * kVectors * kWide * static_cast<int>(sizeof(float));
 }
 
-template <typename T, bool kCentred>
-__global__ __launch_bounds__(kMaxThreads) void backward_kernel(const Layout layout,
-                                                               const NormBackward a) {
-  extern __shared__ float4 shared[];
-  __shared__ Meeting<2> meeting;
-  int side = 0;
-  const RowGroup group(layout.warps);
-  const int groups = static_cast<int>(blockDim.x) / kWarp / layout.warps;
-  ColumnSums weight_sums(shared, 0);
-  ColumnSums bias_sums(shared, kCentred ? 1 : 0);
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + group.group;
-       row < layout.rows; row += static_cast<std::int64_t>(gridDim.x) * groups) {
-    const std::int64_t start = row * layout.width;
-    Packed<T> x[kVectors];
-    Packed<T> gradient[kVectors];
-    Packed<T> other[kVectors];
+// Mean and 1 / √(variance + epsilon) of a row.
+template <typename T, int kVectors, bool kCentred>
+__device__ __forceinline__ float2 statistics(const Part<T, kVectors>& x, const Layout& layout,
+                                             const RowGroup& group, Meeting<1>& meeting,
+                                             int& side) {
+  const float share = 1.0F / static_cast<float>(layout.width);
+  float mean = 0.0F;
+  if constexpr (kCentred) {
+    float sum[1] = {0.0F};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int column = group.column(v);
-      const int valid = layout.width - column;
-      x[v] = Packed<T>{};
-      gradient[v] = Packed<T>{};
-      other[v] = Packed<T>{};
-      if (valid > 0) {
-        x[v] = load8(static_cast<const T*>(a.x) + start + column, valid, layout.aligned);
-        gradient[v] =
-            load8(static_cast<const T*>(a.output_gradient) + start + column, valid, layout.aligned);
-        if (a.sum_gradient != nullptr) {
-          other[v] =
-              load8(static_cast<const T*>(a.sum_gradient) + start + column, valid, layout.aligned);
+      const Floats8 values = unpack(x.at[v]);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        sum[0] += values.at[i];
+      }
+    }
+    row_sums(sum, group, meeting, side);
+    mean = sum[0] * share;
+  }
+  float squares[1] = {0.0F};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const Floats8 values = unpack(x.at[v]);
+    if (!kCentred || group.column(v) < layout.width) {
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        const float difference = values.at[i] - mean;
+        squares[0] += difference * difference;
+      }
+    }
+  }
+  row_sums(squares, group, meeting, side);
+  return {mean, rsqrtf(squares[0] * share + layout.epsilon)};
+}
+
+// Two blocks on a multiprocessor, where a row and the next fit into 64 registers.
+template <typename T, int kVectors, bool kCentred>
+__global__ __launch_bounds__(kThreads, kLoadsAhead<T, kVectors> ? 2 : 1) void forward_kernel(
+    const Layout layout, const NormForward a) {
+  extern __shared__ float4 shared[];
+  __shared__ Meeting<1> meeting;
+  int side = 0;
+  const RowGroup group(layout.warps);
+  RowReader<T, kVectors> reader(layout, group, a.input, a.residual);
+  Weights weights(shared, group);
+  Weights biases(shared + 2 * kVectors * layout.warps * kWarp, group);
+  weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
+  if (a.bias != nullptr) {
+    biases.fill<T, kVectors>(a.bias, layout, group, 0.0F);
+  }
+  __syncthreads();
+  while (reader.is_inside()) {
+    Part<T, kVectors> x;
+    Part<T, kVectors> residual;
+    const std::int64_t row = reader.take(x, residual);
+    const std::int64_t start = row * layout.width;
+    if (a.residual != nullptr) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        Floats8 values = unpack(x.at[v]);
+        const Floats8 more = unpack(residual.at[v]);
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+          values.at[i] += more.at[i];
+        }
+        x.at[v] = pack<T>(values);
+        if (group.column(v) < layout.width) {
+          store8(x.at[v], static_cast<T*>(a.sum) + start + group.column(v));
         }
       }
     }
-    const float mean = kCentred ? a.mean[row] : 0.0F;
-    const float rstd = a.rstd[row];
-    float sums[2] = {0.0F, 0.0F};  // Σ g · x̂ and Σ g
+    const float2 s = statistics<T, kVectors, kCentred>(x, layout, group, meeting, side);
+    const float rstd = s.y;
+    const float shift = -s.x * rstd;
+    if (group.is_first()) {
+      a.rstd[row] = rstd;
+      if (kCentred) {
+        a.mean[row] = s.x;
+      }
+    }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int column = group.column(v);
-      if (column < layout.width) {
-        const Floats8 weight = load_weight<T>(a.weight, layout, column, 1.0F);
-        const Floats8 values = unpack(x[v]);
-        const Floats8 gradients = unpack(gradient[v]);
-        Floats8 products;
+      if (group.column(v) < layout.width) {
+        const Floats8 weight = weights.at(v);
+        Floats8 values = unpack(x.at[v]);
 #pragma unroll
-        for (int i = 0; i < kWide; ++i) {  // beyond the row's end the gradient is 0
-          products.at[i] = gradients.at[i] * ((values.at[i] - mean) * rstd);
-          sums[0] += products.at[i] * weight.at[i];
-          sums[1] += gradients.at[i] * weight.at[i];
+        for (int i = 0; i < kWide; ++i) {
+          values.at[i] =
+              (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
         }
-        weight_sums.add(v, products);
+        if (a.bias != nullptr) {
+          const Floats8 bias = biases.at(v);
+#pragma unroll
+          for (int i = 0; i < kWide; ++i) {
+            values.at[i] += bias.at[i];
+          }
+        }
+        store8(pack<T>(values), static_cast<T*>(a.output) + start + group.column(v));
+      }
+    }
+  }
+}
+
+// Adds the sums of a block's threads over its groups, in order, into a row of partials. All threads
+// call it, and __syncthreads() comes before it.
+template <int kVectors>
+__device__ __forceinline__ void write_column_sums(const float (&sums)[kVectors][kWide],
+                                                  float4* shared, const RowGroup& group, int width,
+                                                  float* partials) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const float* s = sums[v];
+    shared[2 * v * kThreads + threadIdx.x] = make_float4(s[0], s[1], s[2], s[3]);
+    shared[(2 * v + 1) * kThreads + threadIdx.x] = make_float4(s[4], s[5], s[6], s[7]);
+  }
+  __syncthreads();
+  for (int slot = group.group; slot < 2 * kVectors; slot += group.groups()) {
+    const float4* from = shared + slot * kThreads + group.warp * kWarp + group.lane;
+    float4 sum = *from;
+    for (int other = 1; other < group.groups(); ++other) {
+      const float4 more = from[other * group.warps * kWarp];
+      sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    const int column = group.column(slot / 2) + slot % 2 * 4;
+    if (column < width) {
+      *reinterpret_cast<float4*>(partials + column) = sum;
+    }
+  }
+}
+
+// What forward has left for a row: x̂ = x · rstd + shift.
+struct Statistics {
+  float rstd = 0.0F;
+  float shift = 0.0F;
+
+  __device__ __forceinline__ void load(const NormBackward& a, bool centred, std::int64_t row) {
+    rstd = a.rstd[row];
+    shift = centred ? -a.mean[row] * rstd : 0.0F;
+  }
+};
+
+// Sums over the rows that a thread has seen are kept in its registers.
+template <typename T, int kVectors, bool kCentred>
+__global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layout,
+                                                               const NormBackward a) {
+  extern __shared__ float4 shared[];  // weights, then sums
+  __shared__ Meeting<kCentred ? 2 : 1> meeting;
+  let_kernel_behind_begin();
+  int side = 0;
+  const RowGroup group(layout.warps);
+  RowReader<T, kVectors> reader(layout, group, a.x, a.output_gradient);
+  Weights weights(shared, group);
+  weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
+  __syncthreads();
+  const float share = 1.0F / static_cast<float>(layout.width);
+  float weight_sums[kVectors][kWide] = {};
+  float bias_sums[kCentred ? kVectors : 1][kWide] = {};
+  Statistics next;
+  if (reader.is_inside()) {
+    next.load(a, kCentred, reader.next_row());
+  }
+  while (reader.is_inside()) {
+    Part<T, kVectors> x;
+    Part<T, kVectors> gradient;
+    Part<T, kVectors> other = {};
+    const std::int64_t row = reader.take(x, gradient);
+    const float rstd = next.rstd;
+    const float shift = next.shift;
+    if (reader.is_inside()) {
+      next.load(a, kCentred, reader.next_row());
+    }
+    if (a.sum_gradient != nullptr) {
+      other.load(a.sum_gradient, row, group, layout.width);
+    }
+    float sums[kCentred ? 2 : 1] = {};  // Σ g · x̂ and Σ g
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Floats8 weight = weights.at(v);
+      const Floats8 values = unpack(x.at[v]);
+      const Floats8 gradients = unpack(gradient.at[v]);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {  // beyond the row's end the gradient is 0
+        const float normalised = fmaf(values.at[i], rstd, shift);
+        const float g = gradients.at[i] * weight.at[i];
+        sums[0] = fmaf(g, normalised, sums[0]);
+        weight_sums[v][i] = fmaf(gradients.at[i], normalised, weight_sums[v][i]);
         if constexpr (kCentred) {
-          bias_sums.add(v, gradients);
+          sums[1] += g;
+          bias_sums[v][i] += gradients.at[i];
         }
       }
     }
     row_sums(sums, group, meeting, side);
-    const float along = sums[0] / static_cast<float>(layout.width);
-    const float uniform = kCentred ? sums[1] / static_cast<float>(layout.width) : 0.0F;
+    const float along = -rstd * (sums[0] * share);
+    const float uniform = kCentred ? -rstd * (sums[kCentred ? 1 : 0] * share) : 0.0F;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int column = group.column(v);
-      const int valid = layout.width - column;
-      if (valid > 0) {
-        const Floats8 weight = load_weight<T>(a.weight, layout, column, 1.0F);
-        const Floats8 values = unpack(x[v]);
-        const Floats8 more = unpack(other[v]);
-        Floats8 gradients = unpack(gradient[v]);
+      if (kVectors > 2) {  // the registers are needed for the sums
+        forget(x.at[v]);
+        forget(gradient.at[v]);
+      }
+      const Floats8 weight = weights.at(v);
+      const Floats8 values = unpack(x.at[v]);
+      const Floats8 more = unpack(other.at[v]);
+      Floats8 gradients = unpack(gradient.at[v]);
 #pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          const float normalised = (values.at[i] - mean) * rstd;
-          const float g = gradients.at[i] * weight.at[i];
-          gradients.at[i] = rstd * (g - along * normalised - uniform) + more.at[i];
-        }
-        store8(pack<T>(gradients), static_cast<T*>(a.input_gradient) + start + column, valid,
-               layout.aligned);
+      for (int i = 0; i < kWide; ++i) {
+        const float normalised = fmaf(values.at[i], rstd, shift);
+        const float g = gradients.at[i] * weight.at[i];
+        gradients.at[i] = fmaf(g, rstd, fmaf(along, normalised, uniform)) + more.at[i];
+      }
+      if (group.column(v) < layout.width) {
+        store8(pack<T>(gradients),
+               static_cast<T*>(a.input_gradient) + row * layout.width + group.column(v));
       }
     }
   }
-  __syncthreads();
   if (a.partials != nullptr) {
     float* partials = a.partials + static_cast<std::int64_t>(blockIdx.x) * layout.width;
-    weight_sums.write(group, groups, layout.width, partials);
+    __syncthreads();  // the weights are read
+    write_column_sums<kVectors>(weight_sums, shared, group, layout.width, partials);
     if constexpr (kCentred) {
       partials += static_cast<std::int64_t>(gridDim.x) * layout.width;
-      bias_sums.write(group, groups, layout.width, partials);
+      __syncthreads();
+      write_column_sums<kVectors>(bias_sums, shared, group, layout.width, partials);
+    }
+  }
+}
+
+// An element of weight or bias, one by one.
+template <typename T>
+__device__ __forceinline__ float weight_at(const void* from, const Layout& layout, int column,
+                                           float absent) {
+  if (from == nullptr) {
+    return absent;
+  }
+  return layout.weight_is_float ? static_cast<const float*>(from)[column]
+                                : to_float32(static_cast<const T*>(from)[column]);
+}
+
+template <typename T>
+__global__ __launch_bounds__(kThreads) void plain_forward_kernel(const Layout layout,
+                                                                 const NormForward a) {
+  __shared__ Meeting<1> meeting;
+  int side = 0;
+  const RowGroup group(kWarps);
+  const int thread = static_cast<int>(threadIdx.x);
+  const float share = 1.0F / static_cast<float>(layout.width);
+  for (std::int64_t row = group.first_row(); row < layout.rows; row += group.row_step()) {
+    const std::int64_t start = row * layout.width;
+    const T* x = static_cast<const T*>(a.input) + start;
+    if (a.residual != nullptr) {  // a thread reads what it wrote itself
+      T* sum = static_cast<T*>(a.sum) + start;
+      const T* residual = static_cast<const T*>(a.residual) + start;
+      for (int i = thread; i < layout.width; i += kThreads) {
+        from_float32(to_float32(x[i]) + to_float32(residual[i]), sum + i);
+      }
+      x = sum;
+    }
+    float mean[1] = {0.0F};
+    if (layout.centred) {
+      for (int i = thread; i < layout.width; i += kThreads) {
+        mean[0] += to_float32(x[i]);
+      }
+      row_sums(mean, group, meeting, side);
+      mean[0] *= share;
+    }
+    float squares[1] = {0.0F};
+    for (int i = thread; i < layout.width; i += kThreads) {
+      const float difference = to_float32(x[i]) - mean[0];
+      squares[0] += difference * difference;
+    }
+    row_sums(squares, group, meeting, side);
+    const float rstd = rsqrtf(squares[0] * share + layout.epsilon);
+    if (thread == 0) {
+      a.rstd[row] = rstd;
+      if (layout.centred) {
+        a.mean[row] = mean[0];
+      }
+    }
+    for (int i = thread; i < layout.width; i += kThreads) {
+      const float normalised = (to_float32(x[i]) - mean[0]) * rstd;
+      from_float32(normalised * weight_at<T>(a.weight, layout, i, 1.0F) +
+                       weight_at<T>(a.bias, layout, i, 0.0F),
+                   static_cast<T*>(a.output) + start + i);
+    }
+  }
+}
+
+// A thread has the same columns of every row, and adds them to its block's partials.
+template <typename T>
+__global__ __launch_bounds__(kThreads) void plain_backward_kernel(const Layout layout,
+                                                                  const NormBackward a) {
+  __shared__ Meeting<2> meeting;
+  int side = 0;
+  const RowGroup group(kWarps);
+  const int thread = static_cast<int>(threadIdx.x);
+  const float share = 1.0F / static_cast<float>(layout.width);
+  float* weight_sums = nullptr;
+  float* bias_sums = nullptr;
+  if (a.partials != nullptr) {
+    weight_sums = a.partials + static_cast<std::int64_t>(blockIdx.x) * layout.width;
+    bias_sums = weight_sums + static_cast<std::int64_t>(gridDim.x) * layout.width;
+    for (int i = thread; i < layout.width; i += kThreads) {
+      weight_sums[i] = 0.0F;
+      if (layout.centred) {
+        bias_sums[i] = 0.0F;
+      }
+    }
+  }
+  for (std::int64_t row = group.first_row(); row < layout.rows; row += group.row_step()) {
+    const std::int64_t start = row * layout.width;
+    const T* x = static_cast<const T*>(a.x) + start;
+    const T* gradient = static_cast<const T*>(a.output_gradient) + start;
+    Statistics s;
+    s.load(a, layout.centred, row);
+    float sums[2] = {0.0F, 0.0F};  // Σ g · x̂ and Σ g
+    for (int i = thread; i < layout.width; i += kThreads) {
+      const float given = to_float32(gradient[i]);
+      const float g = given * weight_at<T>(a.weight, layout, i, 1.0F);
+      const float normalised = fmaf(to_float32(x[i]), s.rstd, s.shift);
+      sums[0] = fmaf(g, normalised, sums[0]);
+      sums[1] += g;
+      if (weight_sums != nullptr) {
+        weight_sums[i] = fmaf(given, normalised, weight_sums[i]);
+        if (layout.centred) {
+          bias_sums[i] += given;
+        }
+      }
+    }
+    row_sums(sums, group, meeting, side);
+    const float along = -s.rstd * (sums[0] * share);
+    const float uniform = layout.centred ? -s.rstd * (sums[1] * share) : 0.0F;
+    const T* other = static_cast<const T*>(a.sum_gradient);
+    for (int i = thread; i < layout.width; i += kThreads) {
+      const float g = to_float32(gradient[i]) * weight_at<T>(a.weight, layout, i, 1.0F);
+      const float normalised = fmaf(to_float32(x[i]), s.rstd, s.shift);
+      const float own = fmaf(g, s.rstd, fmaf(along, normalised, uniform));
+      from_float32(own + (other == nullptr ? 0.0F : to_float32(other[start + i])),
+                   static_cast<T*>(a.input_gradient) + start + i);
     }
   }
 }
@@ -339,13 +559,20 @@ __global__ __launch_bounds__(kWarp* kSumRows) void sum_partials_kernel(const flo
                                                                        DType dtype, void* weight,
                                                                        void* bias) {
   __shared__ float sums[kSumRows][kWarp];
+  wait_for_kernel_before();
   const int column = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
-  const float* from = partials + static_cast<std::int64_t>(blockIdx.y) * count * width;
+  const float* from = partials + static_cast<std::int64_t>(blockIdx.y) * count * width + column;
   float sum = 0.0F;
-  if (column < width) {
-#pragma unroll 4
-    for (int row = static_cast<int>(threadIdx.y); row < count; row += kSumRows) {
-      sum += from[static_cast<std::int64_t>(row) * width + column];
+  for (int first = static_cast<int>(threadIdx.y); first < count; first += kSumRows * kSumsAhead) {
+    float values[kSumsAhead];
+#pragma unroll
+    for (int i = 0; i < kSumsAhead; ++i) {
+      const int row = first + i * kSumRows;
+      values[i] = row < count && column < width ? from[static_cast<std::int64_t>(row) * width] : 0;
+    }
+#pragma unroll
+    for (float value : values) {
+      sum += value;
     }
   }
   sums[threadIdx.y][threadIdx.x] = sum;
@@ -354,6 +581,7 @@ __global__ __launch_bounds__(kWarp* kSumRows) void sum_partials_kernel(const flo
   if (threadIdx.y != 0 || column >= width || to == nullptr) {
     return;
   }
+#pragma unroll
   for (int row = 1; row < kSumRows; ++row) {
     sum += sums[row][threadIdx.x];
   }
@@ -364,87 +592,104 @@ __global__ __launch_bounds__(kWarp* kSumRows) void sum_partials_kernel(const flo
   }
 }
 
-int warps_of_row(std::int64_t width) {
-  int warps = 1;
-  while (static_cast<std::int64_t>(warps) * kElementsPerWarp < width) {
-    warps *= 2;
+// How a launch goes about its rows.
+struct Plan {
+  Layout layout;
+  bool wide;   // 16-byte accesses fit everywhere
+  int blocks;  // one or two stay on each multiprocessor
+
+  Plan(const NormShape& shape, int blocks_each, std::initializer_list<const void*> rows,
+       std::initializer_list<const void*> weights)
+      : layout{.rows = shape.rows,
+               .width = static_cast<int>(shape.width),
+               .warps = kWarps,
+               .epsilon = static_cast<float>(shape.epsilon),
+               .centred = shape.centred,
+               .weight_is_float = shape.weight_dtype == DType::kFloat32},
+        wide(shape.width % kWide == 0),
+        blocks(
+            static_cast<int>(std::min<std::int64_t>(shape.rows, blocks_each * multiprocessors()))) {
+    for (const void* array : rows) {
+      wide = wide && is_aligned16(array, 0);
+    }
+    for (const void* array : weights) {
+      wide = wide && is_aligned16(array, 0);
+    }
+    while (wide && layout.warps > 1 && layout.warps * (kNarrow / kWarps) >= 2 * shape.width) {
+      layout.warps /= 2;
+    }
   }
-  return warps;
+  bool is_narrow() const { return layout.width <= kNarrow; }
+};
+
+template <typename Arrays>
+void launch(const Place& place, const Plan& plan, void (*kernel)(Layout, Arrays), int bytes,
+            const Arrays& arrays) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "norm");
+  kernel<<<grid_size(plan.blocks), kThreads, bytes, stream_of(place)>>>(plan.layout, arrays);
+  check_launch("norm");
 }
 
-int block_threads(int warps) { return std::max(256, warps * kWarp); }
-
-std::int64_t blocks_for(const NormShape& shape) {
-  const int warps = warps_of_row(shape.width);
-  const std::int64_t groups = block_threads(warps) / kWarp / warps;
-  return (shape.rows + groups - 1) / groups;
+template <typename T, int kVectors>
+void launch_forward(const Place& place, const Plan& plan, const NormForward& a) {
+  const int bytes = weight_bytes<kVectors>(plan.layout.warps) * (a.bias == nullptr ? 1 : 2);
+  launch(
+      place, plan,
+      plan.layout.centred ? forward_kernel<T, kVectors, true> : forward_kernel<T, kVectors, false>,
+      bytes, a);
 }
 
-std::int64_t backward_blocks(const NormShape& shape) {
-  return std::min(blocks_for(shape), kMaxBackwardBlocks);
-}
-
-Layout make_layout(const NormShape& shape, std::initializer_list<const void*> rows,
-                   std::initializer_list<const void*> weights) {
-  Layout layout{.rows = shape.rows,
-                .width = static_cast<int>(shape.width),
-                .warps = warps_of_row(shape.width),
-                .aligned = true,
-                .epsilon = static_cast<float>(shape.epsilon),
-                .weight_is_float = shape.weight_dtype == DType::kFloat32};
-  for (const void* array : rows) {
-    layout.aligned = layout.aligned && is_aligned16(array, shape.width * element_size(shape.dtype));
-  }
-  for (const void* array : weights) {
-    layout.aligned = layout.aligned && is_aligned16(array, 0);
-  }
-  return layout;
+template <typename T, int kVectors>
+void launch_backward(const Place& place, const Plan& plan, const NormBackward& a) {
+  launch(place, plan,
+         plan.layout.centred ? backward_kernel<T, kVectors, true>
+                             : backward_kernel<T, kVectors, false>,
+         weight_bytes<kVectors>(kWarps), a);
 }
 
 }  // namespace
 
 void norm_forward(const Place& place, const NormShape& shape, const NormForward& a) {
-  const Layout layout =
-      make_layout(shape, {a.input, a.residual, a.sum, a.output}, {a.weight, a.bias});
-  const unsigned grid = grid_size(blocks_for(shape));
-  const int threads = block_threads(layout.warps);
+  const Plan plan(shape, 2, {a.input, a.residual, a.sum, a.output}, {a.weight, a.bias});
   with_type(shape.dtype, [&]<typename T>() {
-    const auto kernel = shape.centred ? forward_kernel<T, true> : forward_kernel<T, false>;
-    kernel<<<grid, threads, 0, stream_of(place)>>>(layout, a);
+    if (!plan.wide || (sizeof(T) > 2 && !plan.is_narrow())) {
+      launch(place, plan, plain_forward_kernel<T>, 0, a);
+    } else if (plan.is_narrow()) {
+      launch_forward<T, 2>(place, plan, a);
+    } else if constexpr (sizeof(T) == 2) {
+      launch_forward<T, 4>(place, plan, a);
+    }
   });
-  check_launch("norm_forward");
 }
 
 void norm_backward(const Place& place, const NormShape& shape, const NormBackward& a) {
   const bool sums = a.weight_gradient != nullptr || a.bias_gradient != nullptr;
   SW_CHECK(!sums || a.partials != nullptr, "gradients of the weight need partials");
-  const Layout layout =
-      make_layout(shape, {a.output_gradient, a.sum_gradient, a.x, a.input_gradient}, {a.weight});
-  const std::int64_t blocks = backward_blocks(shape);
   NormBackward arrays = a;
   arrays.partials = sums ? a.partials : nullptr;
-  if (blocks > 0) {
+  const Plan plan(shape, 1, {a.output_gradient, a.sum_gradient, a.x, a.input_gradient},
+                  {a.weight, arrays.partials});
+  if (shape.rows > 0) {
     with_type(shape.dtype, [&]<typename T>() {
-      const auto kernel = shape.centred ? backward_kernel<T, true> : backward_kernel<T, false>;
-      const int threads = block_threads(layout.warps);
-      const int bytes = column_sum_bytes(threads, shape.centred);
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-            "norm_backward");
-      kernel<<<grid_size(blocks), threads, bytes, stream_of(place)>>>(layout, arrays);
+      if (!plan.wide || (sizeof(T) > 2 && !plan.is_narrow())) {
+        launch(place, plan, plain_backward_kernel<T>, 0, arrays);
+      } else if (plan.is_narrow()) {
+        launch_backward<T, 2>(place, plan, arrays);
+      } else if constexpr (sizeof(T) == 2) {
+        launch_backward<T, 4>(place, plan, arrays);
+      }
     });
-    check_launch("norm_backward");
   }
   if (sums) {
     const dim3 grid(grid_size((shape.width + kWarp - 1) / kWarp), shape.centred ? 2 : 1);
-    sum_partials_kernel<<<grid, dim3(kWarp, kSumRows), 0, stream_of(place)>>>(
-        a.partials, static_cast<int>(blocks), layout.width, shape.weight_dtype, a.weight_gradient,
-        a.bias_gradient);
-    check_launch("norm_backward sums");
+    launch_behind(sum_partials_kernel, grid, dim3(kWarp, kSumRows), place, a.partials, plan.blocks,
+                  plan.layout.width, shape.weight_dtype, a.weight_gradient, a.bias_gradient);
   }
 }
 
 std::int64_t norm_partials(const NormShape& shape) {
-  return std::max<std::int64_t>(backward_blocks(shape), 1) * shape.width * (shape.centred ? 2 : 1);
+  const std::int64_t blocks = Plan(shape, 1, {}, {}).blocks;
+  return std::max<std::int64_t>(blocks, 1) * shape.width * (shape.centred ? 2 : 1);
 }
 
 }  // namespace shardwise::kernels::cuda

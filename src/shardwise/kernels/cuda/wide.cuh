@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "shardwise/base/check.h"
+#include "shardwise/kernels/cuda/ptx.cuh"
 #include "shardwise/kernels/cuda/vectors.cuh"
 #include "shardwise/kernels/types.h"
 
@@ -22,17 +23,32 @@ struct Floats8 {
   float at[kWide];
 };
 
+// Eight elements at a multiple of 16 bytes.
+template <typename T>
+__device__ __forceinline__ Packed<T> load8(const T* from) {
+  Packed<T> packed;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
+    packed.part[i] = reinterpret_cast<const uint4*>(from)[i];
+  }
+  return packed;
+}
+
+template <typename T>
+__device__ __forceinline__ void store8(const Packed<T>& packed, T* to) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
+    reinterpret_cast<uint4*>(to)[i] = packed.part[i];
+  }
+}
+
 // The first `valid` elements; the others are 0. `aligned`: `from` is a multiple of 16 bytes.
 template <typename T>
 __device__ __forceinline__ Packed<T> load8(const T* from, std::int64_t valid, bool aligned) {
-  Packed<T> packed;
   if (aligned && valid >= kWide) {
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
-      packed.part[i] = reinterpret_cast<const uint4*>(from)[i];
-    }
-    return packed;
+    return load8(from);
   }
+  Packed<T> packed;
   T* elements = reinterpret_cast<T*>(&packed);
 #pragma unroll
   for (int i = 0; i < kWide; ++i) {
@@ -45,10 +61,7 @@ template <typename T>
 __device__ __forceinline__ void store8(const Packed<T>& packed, T* to, std::int64_t valid,
                                        bool aligned) {
   if (aligned && valid >= kWide) {
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
-      reinterpret_cast<uint4*>(to)[i] = packed.part[i];
-    }
+    store8(packed, to);
     return;
   }
   const T* elements = reinterpret_cast<const T*>(&packed);
@@ -82,14 +95,19 @@ __device__ __forceinline__ Packed<T> pack(const Floats8& values) {
   return packed;
 }
 
-inline constexpr float kLog2E = 1.4426950408889634F;
-
-// 2^x in one instruction: relative error at most 2^-22.5, results below 2^-126 are 0.
-__device__ __forceinline__ float exp2_of(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
+// See ptx.cuh.
+template <typename T>
+__device__ __forceinline__ void forget(Packed<T>& packed) {
+#pragma unroll
+  for (uint4& part : packed.part) {
+    forget(part.x);
+    forget(part.y);
+    forget(part.z);
+    forget(part.w);
+  }
 }
+
+inline constexpr float kLog2E = 1.4426950408889634F;
 
 // Whether rows `stride` bytes apart all begin at a multiple of 16 bytes. Null pointers do.
 inline bool is_aligned16(const void* rows, std::int64_t stride) {
