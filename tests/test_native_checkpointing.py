@@ -144,13 +144,14 @@ def test_words_that_are_none_of_the_settings():
 
 
 # What a block keeps in fp32 on the CPU, in numbers a token. An attention's statistics are one a
-# head. "off": a norm keeps its argument, its result and statistics, the RMS norm what it has
-# normalised too; products and activation functions keep their arguments. "selective" keeps the
-# arguments of norms, q, k and v, what attention gives, and the arguments of activation functions.
+# head, an RMS norm's one and a layer norm's two. "off": the arguments of norms, of products and of
+# activation functions, and q, k and v; what attention gives is the argument of a product.
+# "selective" does not keep arguments of products that a norm or an activation function gave, as
+# these keep their own arguments.
 def gpt2_numbers(width, inner):
     return {
         "off": 8 * width + 2 * inner + HEADS + 2 * 2,
-        "selective": 6 * width + inner + HEADS,
+        "selective": 6 * width + inner + HEADS + 2 * 2,
         "full": width,
     }
 
@@ -158,8 +159,8 @@ def gpt2_numbers(width, inner):
 def llama_numbers(width, inner):
     keys_and_values = width  # half as many heads, twice
     return {
-        "off": 8 * width + keys_and_values + 4 * inner + HEADS + 2,
-        "selective": 4 * width + keys_and_values + 2 * inner + HEADS,
+        "off": 6 * width + keys_and_values + 3 * inner + HEADS + 2,
+        "selective": 4 * width + keys_and_values + 2 * inner + HEADS + 2,
         "full": width,
     }
 

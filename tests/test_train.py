@@ -141,13 +141,18 @@ def rank_losses(model, config, files, seed, steps):
 
 @pytest.mark.parametrize("model,stage", [("gpt2", 0), ("gpt2", 3), ("llama", 2), ("llama", 3)])
 def test_python_and_native_front_agree(model, stage, pool, tmp_path):
-    """Same weights, same data, same losses, to 1e-6 in fp32."""
+    """Same weights, same data, same losses, to 1e-6 in fp32.
+
+    The fronts compute with different kernels. Adam's first steps are as long for a gradient of 1e-7
+    as for one of 1, so with the usual eps rounding grows: plain fp32 PyTorch is then up to 3.6e-6
+    away from fp64 here (5.9e-6 native). With eps = 1e-4 it is 1e-7, on both.
+    """
     byte_model(model).save_pretrained(tmp_path / "model")
     config = {
         "train_batch_size": 8,
         "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "eps": 1e-4}},
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
     }
     job = job_of(

@@ -51,4 +51,12 @@ Activation find_activation(std::string_view name) {
              : kFunctions[static_cast<std::size_t>(found - kActivationNames.begin())];
 }
 
+std::string_view fused_activation(std::string_view name) {
+  const Activation function = find_activation(name);
+  return function == &silu        ? "silu"
+         : function == &gelu      ? "gelu"
+         : function == &gelu_tanh ? "gelu_tanh"
+                                  : "";
+}
+
 }  // namespace shardwise::models

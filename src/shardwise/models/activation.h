@@ -40,4 +40,7 @@ inline constexpr std::array<std::string_view, 22> kActivationNames{"gelu",
 // Null for a name that is not listed.
 Activation find_activation(std::string_view name);
 
+// The name of the function in ops::activation; empty where it is not among those.
+std::string_view fused_activation(std::string_view name);
+
 }  // namespace shardwise::models

@@ -3,8 +3,9 @@
 
 #include <cmath>
 
-#include "shardwise/models/activation.h"
 #include "shardwise/models/layer_parts.h"
+#include "shardwise/ops/attention.h"
+#include "shardwise/ops/embedding.h"
 
 namespace shardwise::models {
 namespace {
@@ -16,27 +17,18 @@ struct Projection {
   Projection(std::int64_t in, std::int64_t out, at::Device device)
       : weight(new_parameter({in, out}, device)), bias(new_parameter({out}, device)) {}
 
-  at::Tensor forward(const Result& x) const { return projected(x, weight, bias); }
-};
-
-struct LayerNorm {
-  at::Tensor weight, bias;
-  double epsilon;
-
-  LayerNorm(const ModelConfig& config, at::Device device)
-      : weight(new_parameter({config.hidden}, device)),
-        bias(new_parameter({config.hidden}, device)),
-        epsilon(config.norm_epsilon) {}
-
-  at::Tensor forward(const at::Tensor& x) const {
-    return at::layer_norm(x, weight.sizes(), weight, bias, epsilon);
+  at::Tensor forward(const Result& x) const {
+    return projected(x, {.matrices = {weight}, .biases = {bias}, .input_first = true});
   }
-  Result forward(const at::Tensor& x, const PassContext& context) const {
-    return cheap(
-        {x}, {weight, bias}, context,
-        [norm = *this](const std::vector<at::Tensor>& inputs) { return norm.forward(inputs[0]); });
+  void append_parameters(const std::string& name, std::vector<NamedParameter>& all) const {
+    all.push_back({name + ".weight", weight});
+    all.push_back({name + ".bias", bias});
   }
 };
+
+Norm layer_norm(const ModelConfig& config, at::Device device) {
+  return {config.hidden, /*centred=*/true, config.norm_epsilon, device};
+}
 
 class Embedding : public Layer {
  public:
@@ -51,8 +43,8 @@ class Embedding : public Layer {
     return {{"transformer.wte.weight", tokens_}, {"transformer.wpe.weight", positions_}};
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor places = at::arange(input.size(1), input.options());
-    const at::Tensor sum = at::embedding(tokens_, input) + at::embedding(positions_, places);
+    const at::Tensor sum =
+        ops::embedding(tokens_, input, /*padding=*/-1) + positions_.slice(0, 0, input.size(1));
     return at::dropout(sum, dropout_, context.training);
   }
 
@@ -72,76 +64,74 @@ class Block : public Layer {
  public:
   Block(const ModelConfig& config, std::int64_t index, at::Device device)
       : name_("transformer.h." + std::to_string(index)),
-        head_dim_(config.attention.head_dim),
-        scale_(attention_scale(config, index)),
+        attention_{.heads = config.attention.heads,
+                   .kv_heads = config.attention.heads,
+                   .head_dim = config.attention.head_dim,
+                   .scale = attention_scale(config, index)},
         attention_dropout_(config.dropout.attention),
         residual_dropout_(config.dropout.residual),
-        activation_(find_activation(config.mlp.activation)),
-        norm_1_(config, device),
+        activation_(config.mlp.activation),
+        norm_1_(layer_norm(config, device)),
         qkv_(config.hidden, 3 * config.hidden, device),
         output_(config.hidden, config.hidden, device),
-        norm_2_(config, device),
+        norm_2_(layer_norm(config, device)),
         up_(config.hidden, config.mlp.inner, device),
         down_(config.mlp.inner, config.hidden, device) {}
 
   std::string name() const override { return name_; }
   std::vector<NamedParameter> parameters() const override {
-    return {{name_ + ".ln_1.weight", norm_1_.weight},
-            {name_ + ".ln_1.bias", norm_1_.bias},
-            {name_ + ".attn.c_attn.weight", qkv_.weight},
-            {name_ + ".attn.c_attn.bias", qkv_.bias},
-            {name_ + ".attn.c_proj.weight", output_.weight},
-            {name_ + ".attn.c_proj.bias", output_.bias},
-            {name_ + ".ln_2.weight", norm_2_.weight},
-            {name_ + ".ln_2.bias", norm_2_.bias},
-            {name_ + ".mlp.c_fc.weight", up_.weight},
-            {name_ + ".mlp.c_fc.bias", up_.bias},
-            {name_ + ".mlp.c_proj.weight", down_.weight},
-            {name_ + ".mlp.c_proj.bias", down_.bias}};
+    std::vector<NamedParameter> all;
+    norm_1_.append_parameters(name_ + ".ln_1", all);
+    qkv_.append_parameters(name_ + ".attn.c_attn", all);
+    output_.append_parameters(name_ + ".attn.c_proj", all);
+    norm_2_.append_parameters(name_ + ".ln_2", all);
+    up_.append_parameters(name_ + ".mlp.c_fc", all);
+    down_.append_parameters(name_ + ".mlp.c_proj", all);
+    return all;
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor x = input + attention(norm_1_.forward(input, context), context);
-    const Result wide = cheap({up_.forward(norm_2_.forward(x, context))}, {}, context,
-                              [activation = activation_](const std::vector<at::Tensor>& inputs) {
-                                return activation(inputs[0]);
-                              });
-    return x + at::dropout(down_.forward(wide), residual_dropout_, context.training);
+    const Normed first = norm_1_.before_branch(input, context);
+    const Normed second =
+        norm_2_.after_branch(attention(first.output, context), first.residual, context);
+    const Result wide =
+        activated(up_.forward(second.output), activation_, /*gated=*/false, context);
+    return second.residual + at::dropout(down_.forward(wide), residual_dropout_, context.training);
   }
 
  private:
   at::Tensor attention(const Result& x, const PassContext& context) const {
-    const std::vector<at::Tensor> qkv = qkv_.forward(x).chunk(3, -1);
-    const double dropout = context.training ? attention_dropout_ : 0;
-    const at::Tensor mixed =
-        causal_attention(split_heads(qkv[0], head_dim_), split_heads(qkv[1], head_dim_),
-                         split_heads(qkv[2], head_dim_), scale_, dropout);
+    ops::AttentionShape shape = attention_;
+    shape.dropout = context.training ? attention_dropout_ : 0;
+    const at::Tensor mixed = ops::causal_attention(qkv_.forward(x), shape);
     return at::dropout(output_.forward(mixed), residual_dropout_, context.training);
   }
 
   std::string name_;
-  std::int64_t head_dim_;
-  double scale_, attention_dropout_, residual_dropout_;
-  Activation activation_;
-  LayerNorm norm_1_;
+  ops::AttentionShape attention_;
+  double attention_dropout_, residual_dropout_;
+  std::string activation_;
+  Norm norm_1_;
   Projection qkv_;  // q, k and v side by side
   Projection output_;
-  LayerNorm norm_2_;
+  Norm norm_2_;
   Projection up_, down_;
 };
 
 class FinalNorm : public Layer {
  public:
-  FinalNorm(const ModelConfig& config, at::Device device) : norm_(config, device) {}
+  FinalNorm(const ModelConfig& config, at::Device device) : norm_(layer_norm(config, device)) {}
   std::string name() const override { return "transformer.ln_f"; }
   std::vector<NamedParameter> parameters() const override {
-    return {{"transformer.ln_f.weight", norm_.weight}, {"transformer.ln_f.bias", norm_.bias}};
+    std::vector<NamedParameter> all;
+    norm_.append_parameters(name(), all);
+    return all;
   }
   at::Tensor forward(const at::Tensor& input, const PassContext&) const override {
     return norm_.forward(input);
   }
 
  private:
-  LayerNorm norm_;
+  Norm norm_;
 };
 
 }  // namespace

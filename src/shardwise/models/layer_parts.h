@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/models/model.h"
+#include "shardwise/models/projection.h"
 #include "shardwise/models/recomputation.h"
 
 namespace shardwise::models {
@@ -15,30 +16,53 @@ namespace shardwise::models {
 // A trainable leaf, fp32, not initialised. On the CPU, or on `meta` for a shape alone.
 at::Tensor new_parameter(at::IntArrayRef sizes, at::Device device);
 
-// x times a weight in torch's layout [out, in] plus a bias where one is defined.
-struct Linear {
-  at::Tensor weight, bias;
+// x times one or more weights in torch's layout [out, in], side by side; biases where they are
+// defined.
+class Linear {
+ public:
+  Linear(std::int64_t in, const std::vector<std::int64_t>& out, bool with_bias, at::Device device);
 
-  Linear(std::int64_t in, std::int64_t out, bool with_bias, at::Device device);
-  at::Tensor forward(const Result& x) const;
+  at::Tensor forward(const Result& x) const { return projected(x, weights_); }
+  // In the order in which they lie in memory: the weights side by side, then the biases. `names`:
+  // one for each weight, before ".weight" and ".bias".
+  void append_parameters(const std::vector<std::string>& names,
+                         std::vector<NamedParameter>& all) const;
+
+ private:
+  ProjectionWeights weights_;
 };
 
-// computation(inputs), cheap beside matrix products and attention: computed again in backward where
-// the context says Recompute::kCheapResults. See recomputed().
-Result cheap(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves,
-             const PassContext& context, const Computation& computation);
+// A norm's output, and the sum of the residual path at that place.
+struct Normed {
+  Result output;
+  at::Tensor residual;
+};
 
-// Causal attention of q [batch, heads, seq, head_dim] over k and v [batch, kv_heads, seq,
-// head_dim], where each key head serves heads / kv_heads query heads. Returns [batch, seq, heads ×
-// head_dim].
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale, double dropout);
+// RMSNorm or, with a bias, LayerNorm over the last dimension.
+struct Norm {
+  at::Tensor weight, bias;
+  double epsilon;
 
-// [batch, seq, heads × head_dim] to [batch, heads, seq, head_dim], a view.
-at::Tensor split_heads(const at::Tensor& x, std::int64_t head_dim);
+  Norm(std::int64_t size, bool centred, double epsilon, at::Device device);
 
-// The last layer: hidden states to logits. A tied head reads the embedding's weight
-// [vocabulary, hidden] and has no parameters of its own.
+  at::Tensor forward(const at::Tensor& x) const;
+  // The norm of x, and x for the residual path: use that one, not x.
+  Normed before_branch(const at::Tensor& x, const PassContext& context) const;
+  // The norm of residual + branch, and that sum.
+  Normed after_branch(const at::Tensor& branch, const at::Tensor& residual,
+                      const PassContext& context) const;
+  void append_parameters(const std::string& name, std::vector<NamedParameter>& all) const;
+
+ private:
+  Result output(const at::Tensor& value, const at::Tensor& of, const PassContext& context) const;
+};
+
+// f(x) [..., width] of x [..., width]; gated, f(first half) · second half of x [..., 2 · width].
+Result activated(const at::Tensor& x, const std::string& name, bool gated,
+                 const PassContext& context);
+
+// The last layer: hidden states to logits, or to the loss without logits. A tied head reads the
+// embedding's weight [vocabulary, hidden] and has no parameters of its own.
 std::unique_ptr<Layer> make_head(const ModelConfig& config, const at::Tensor& embedding,
                                  at::Device device);
 

@@ -4,32 +4,18 @@
 
 #include <cmath>
 
-#include "shardwise/models/activation.h"
 #include "shardwise/models/layer_parts.h"
 #include "shardwise/models/rope.h"
+#include "shardwise/ops/attention.h"
+#include "shardwise/ops/embedding.h"
+#include "shardwise/ops/rope.h"
 
 namespace shardwise::models {
 namespace {
 
-// Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
-struct RmsNorm {
-  at::Tensor weight;
-  double epsilon;
-
-  RmsNorm(std::int64_t size, double epsilon, at::Device device)
-      : weight(new_parameter({size}, device)), epsilon(epsilon) {}
-
-  // Under a name of its own x's uses inside, where torch composes the norm, add up before they meet
-  // the gradient of the residual: the same sum whether or not the norm is recomputed apart.
-  at::Tensor forward(const at::Tensor& x) const {
-    return at::rms_norm(at::alias(x), weight.sizes(), weight, epsilon);
-  }
-  Result forward(const at::Tensor& x, const PassContext& context) const {
-    return cheap({x}, {weight}, context, [norm = *this](const std::vector<at::Tensor>& inputs) {
-      return norm.forward(inputs[0]);
-    });
-  }
-};
+Norm rms_norm(const ModelConfig& config, std::int64_t size, at::Device device) {
+  return {size, /*centred=*/false, config.norm_epsilon, device};
+}
 
 class Embedding : public Layer {
  public:
@@ -43,7 +29,7 @@ class Embedding : public Layer {
     return {{"model.embed_tokens.weight", weight_}};
   }
   at::Tensor forward(const at::Tensor& input, const PassContext&) const override {
-    return at::embedding(weight_, input, padding_row_);
+    return ops::embedding(weight_, input, padding_row_);
   }
 
  private:
@@ -54,97 +40,81 @@ class Embedding : public Layer {
 class Attention {
  public:
   Attention(const ModelConfig& config, std::shared_ptr<const Rope> rope, at::Device device)
-      : head_dim_(config.attention.head_dim),
+      : shape_{.heads = config.attention.heads,
+               .kv_heads = config.attention.kv_heads,
+               .head_dim = config.attention.head_dim,
+               .scale = 1 / std::sqrt(static_cast<double>(config.attention.head_dim))},
         dropout_(config.dropout.attention),
         rope_(std::move(rope)),
-        q_(config.hidden, config.attention.heads * config.attention.head_dim,
-           config.attention.qkv_bias, device),
-        k_(config.hidden, config.attention.kv_heads * config.attention.head_dim,
-           config.attention.qkv_bias, device),
-        v_(config.hidden, config.attention.kv_heads * config.attention.head_dim,
-           config.attention.qkv_bias, device),
-        output_(config.attention.heads * config.attention.head_dim, config.hidden,
-                config.attention.output_bias, device) {
+        qkv_(config.hidden,
+             {shape_.heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim,
+              shape_.kv_heads * shape_.head_dim},
+             config.attention.qkv_bias, device),
+        output_(shape_.heads * shape_.head_dim, {config.hidden}, config.attention.output_bias,
+                device) {
     if (config.attention.qk_norm) {
-      q_norm_.emplace(config.attention.head_dim, config.norm_epsilon, device);
-      k_norm_.emplace(config.attention.head_dim, config.norm_epsilon, device);
+      q_norm_.emplace(rms_norm(config, shape_.head_dim, device));
+      k_norm_.emplace(rms_norm(config, shape_.head_dim, device));
     }
   }
 
-  // In the order in which they lie in memory: q, k and v side by side.
   void append_parameters(const std::string& prefix, std::vector<NamedParameter>& all) const {
-    all.push_back({prefix + ".q_proj.weight", q_.weight});
-    all.push_back({prefix + ".k_proj.weight", k_.weight});
-    all.push_back({prefix + ".v_proj.weight", v_.weight});
-    if (q_.bias.defined()) {
-      all.push_back({prefix + ".q_proj.bias", q_.bias});
-      all.push_back({prefix + ".k_proj.bias", k_.bias});
-      all.push_back({prefix + ".v_proj.bias", v_.bias});
-    }
-    all.push_back({prefix + ".o_proj.weight", output_.weight});
-    if (output_.bias.defined()) {
-      all.push_back({prefix + ".o_proj.bias", output_.bias});
-    }
+    qkv_.append_parameters({prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, all);
+    output_.append_parameters({prefix + ".o_proj"}, all);
     if (q_norm_) {
-      all.push_back({prefix + ".q_norm.weight", q_norm_->weight});
-      all.push_back({prefix + ".k_norm.weight", k_norm_->weight});
+      q_norm_->append_parameters(prefix + ".q_norm", all);
+      k_norm_->append_parameters(prefix + ".k_norm", all);
     }
   }
 
   at::Tensor forward(const Result& x, const PassContext& context) const {
-    at::Tensor q = split_heads(q_.forward(x), head_dim_);
-    at::Tensor k = split_heads(k_.forward(x), head_dim_);
-    const at::Tensor v = split_heads(v_.forward(x), head_dim_);
-    if (q_norm_) {
-      q = q_norm_->forward(q, context).value();
-      k = k_norm_->forward(k, context).value();
-    }
-    const RopeTables tables = rope_->tables(q.size(2), q.device(), q.scalar_type());
-    const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-    return output_.forward(causal_attention(rotate(q, tables), rotate(k, tables), v, scale,
-                                            context.training ? dropout_ : 0));
+    const at::Tensor product = qkv_.forward(x);
+    const at::Tensor rows = q_norm_ ? normed(product) : product;
+    const RopeTables tables = rope_->tables(rows.size(1), rows.device());
+    ops::AttentionShape shape = shape_;
+    shape.dropout = context.training ? dropout_ : 0;
+    const at::Tensor turned =
+        ops::rope_in_place(rows, tables.cosines, tables.sines, /*positions=*/std::nullopt,
+                           shape.heads + shape.kv_heads, shape.head_dim, /*interleaved=*/false);
+    return output_.forward(ops::causal_attention(turned, shape));
   }
 
  private:
-  std::int64_t head_dim_;
+  // Norms of each head of q and k.
+  at::Tensor normed(const at::Tensor& rows) const {
+    const std::vector<at::Tensor> parts =
+        rows.unflatten(-1, {-1, shape_.head_dim})
+            .split_with_sizes({shape_.heads, shape_.kv_heads, shape_.kv_heads}, -2);
+    const at::Tensor q = q_norm_->forward(parts[0]), k = k_norm_->forward(parts[1]);
+    return at::cat({q.flatten(-2), k.flatten(-2), parts[2].flatten(-2)}, -1);
+  }
+
+  ops::AttentionShape shape_;
   double dropout_;
   std::shared_ptr<const Rope> rope_;
-  Linear q_, k_, v_, output_;
-  std::optional<RmsNorm> q_norm_, k_norm_;  // over each head
+  Linear qkv_, output_;
+  std::optional<Norm> q_norm_, k_norm_;  // over each head
 };
 
 class Mlp {
  public:
   Mlp(const ModelConfig& config, at::Device device)
-      : activation_(find_activation(config.mlp.activation)),
-        gate_(config.hidden, config.mlp.inner, config.mlp.bias, device),
-        up_(config.hidden, config.mlp.inner, config.mlp.bias, device),
-        down_(config.mlp.inner, config.hidden, config.mlp.bias, device) {}
+      : activation_(config.mlp.activation),
+        gate_up_(config.hidden, {config.mlp.inner, config.mlp.inner}, config.mlp.bias, device),
+        down_(config.mlp.inner, {config.hidden}, config.mlp.bias, device) {}
 
-  // In the order in which they lie in memory: gate and up side by side.
   void append_parameters(const std::string& prefix, std::vector<NamedParameter>& all) const {
-    all.push_back({prefix + ".gate_proj.weight", gate_.weight});
-    all.push_back({prefix + ".up_proj.weight", up_.weight});
-    if (gate_.bias.defined()) {
-      all.push_back({prefix + ".gate_proj.bias", gate_.bias});
-      all.push_back({prefix + ".up_proj.bias", up_.bias});
-    }
-    all.push_back({prefix + ".down_proj.weight", down_.weight});
-    if (down_.bias.defined()) {
-      all.push_back({prefix + ".down_proj.bias", down_.bias});
-    }
+    gate_up_.append_parameters({prefix + ".gate_proj", prefix + ".up_proj"}, all);
+    down_.append_parameters({prefix + ".down_proj"}, all);
   }
 
   at::Tensor forward(const Result& x, const PassContext& context) const {
-    return down_.forward(cheap({gate_.forward(x), up_.forward(x)}, {}, context,
-                               [activation = activation_](const std::vector<at::Tensor>& inputs) {
-                                 return activation(inputs[0]) * inputs[1];
-                               }));
+    return down_.forward(activated(gate_up_.forward(x), activation_, /*gated=*/true, context));
   }
 
  private:
-  Activation activation_;
-  Linear gate_, up_, down_;
+  std::string activation_;
+  Linear gate_up_, down_;
 };
 
 class Block : public Layer {
@@ -152,36 +122,39 @@ class Block : public Layer {
   Block(const ModelConfig& config, std::int64_t index, std::shared_ptr<const Rope> rope,
         at::Device device)
       : name_("model.layers." + std::to_string(index)),
-        input_norm_(config.hidden, config.norm_epsilon, device),
+        input_norm_(rms_norm(config, config.hidden, device)),
         attention_(config, std::move(rope), device),
-        mlp_norm_(config.hidden, config.norm_epsilon, device),
+        mlp_norm_(rms_norm(config, config.hidden, device)),
         mlp_(config, device) {}
 
   std::string name() const override { return name_; }
   std::vector<NamedParameter> parameters() const override {
-    std::vector<NamedParameter> all{{name_ + ".input_layernorm.weight", input_norm_.weight}};
+    std::vector<NamedParameter> all;
+    input_norm_.append_parameters(name_ + ".input_layernorm", all);
     attention_.append_parameters(name_ + ".self_attn", all);
-    all.push_back({name_ + ".post_attention_layernorm.weight", mlp_norm_.weight});
+    mlp_norm_.append_parameters(name_ + ".post_attention_layernorm", all);
     mlp_.append_parameters(name_ + ".mlp", all);
     return all;
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor x = input + attention_.forward(input_norm_.forward(input, context), context);
-    return x + mlp_.forward(mlp_norm_.forward(x, context), context);
+    const Normed first = input_norm_.before_branch(input, context);
+    const Normed second =
+        mlp_norm_.after_branch(attention_.forward(first.output, context), first.residual, context);
+    return second.residual + mlp_.forward(second.output, context);
   }
 
  private:
   std::string name_;
-  RmsNorm input_norm_;
+  Norm input_norm_;
   Attention attention_;
-  RmsNorm mlp_norm_;
+  Norm mlp_norm_;
   Mlp mlp_;
 };
 
 class FinalNorm : public Layer {
  public:
   FinalNorm(const ModelConfig& config, at::Device device)
-      : norm_(config.hidden, config.norm_epsilon, device) {}
+      : norm_(rms_norm(config, config.hidden, device)) {}
   std::string name() const override { return "model.norm"; }
   std::vector<NamedParameter> parameters() const override {
     return {{"model.norm.weight", norm_.weight}};
@@ -191,7 +164,7 @@ class FinalNorm : public Layer {
   }
 
  private:
-  RmsNorm norm_;
+  Norm norm_;
 };
 
 }  // namespace

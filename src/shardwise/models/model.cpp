@@ -10,8 +10,6 @@
 namespace shardwise::models {
 namespace {
 
-constexpr std::int64_t kIgnored = -100;  // as Hugging Face marks positions without a target
-
 void check_tokens(const ModelConfig& config, const at::Tensor& tokens) {
   SW_USER_CHECK(UsageError, tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
                 "tokens must be int64 of shape [batch, seq]; these are ", tokens.scalar_type(),
@@ -27,6 +25,10 @@ std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+at::Tensor Layer::loss(const at::Tensor&, const at::Tensor&, const AnnouncedFactor&) const {
+  SW_FAIL(InternalError, name(), " is no head");
+}
 
 Model::Model(ModelConfig config, std::vector<std::unique_ptr<Layer>> layers)
     : config_(std::move(config)),
@@ -59,7 +61,8 @@ at::Tensor Model::compute(std::size_t index, const at::Tensor& input) const {
   return recomputed({input}, leaves, computation, draws).value();
 }
 
-at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) const {
+at::Tensor Model::pass(const at::Tensor& tokens, params::UnitEvents* events,
+                       const LastStep& last) const {
   check_tokens(config_, tokens);
   if (events != nullptr) {
     events->begin_pass();
@@ -71,7 +74,7 @@ at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) c
       const std::vector<at::Tensor> marked = events->before_forward(unit, tracked(x));
       x = marked.empty() ? x : marked.front();
     }
-    x = compute(i, x);
+    x = i + 1 < layers_.size() ? compute(i, x) : last(*layers_[i], x);
     if (events != nullptr) {
       events->after_forward(unit, {x});
     }
@@ -79,13 +82,19 @@ at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) c
   return x;
 }
 
+at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) const {
+  return pass(tokens, events, [this](const Layer& head, const at::Tensor& hidden) {
+    return head.forward(hidden, context_);
+  });
+}
+
 at::Tensor Model::loss(const at::Tensor& tokens, const at::Tensor& targets,
-                       params::UnitEvents* events) const {
+                       params::UnitEvents* events, const AnnouncedFactor& announced) const {
   SW_USER_CHECK(UsageError, targets.sizes() == tokens.sizes(), "targets of shape ", targets.sizes(),
                 " do not fit tokens of shape ", tokens.sizes());
-  const at::Tensor scores = logits(tokens, events).flatten(0, 1).to(at::kFloat);
-  return at::cross_entropy_loss(scores, targets.flatten(), /*weight=*/{}, at::Reduction::Mean,
-                                kIgnored);
+  return pass(tokens, events, [&](const Layer& head, const at::Tensor& hidden) {
+    return head.loss(hidden, targets, announced);
+  });
 }
 
 std::vector<NamedParameter> Model::parameters() const {
@@ -123,7 +132,7 @@ std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
 }
 
 at::Tensor next_token_targets(const at::Tensor& tokens) {
-  const at::Tensor none = at::full({tokens.size(0), 1}, kIgnored, tokens.options());
+  const at::Tensor none = at::full({tokens.size(0), 1}, kNoTarget, tokens.options());
   return at::cat({tokens.slice(1, 1), none}, 1);
 }
 

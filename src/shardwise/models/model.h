@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,16 @@ namespace shardwise::models {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
+};
+
+// Marks positions without a target, as Hugging Face has it.
+inline constexpr std::int64_t kNoTarget = -100;
+
+// What backward will probably multiply the loss with. The head makes its gradients with it in
+// forward; another factor costs a pass over them.
+struct AnnouncedFactor {
+  double factor = 1.0;                             // one over the accumulation steps
+  std::optional<at::Tensor> scale = std::nullopt;  // of the loss in fp16: fp32, on the device
 };
 
 // What backward computes again instead of keeping it.
@@ -44,6 +56,9 @@ class Layer {
   // The first layer takes token ids [batch, seq] int64, the others hidden states
   // [batch, seq, hidden]; the head returns logits [batch, seq, vocabulary].
   virtual at::Tensor forward(const at::Tensor& input, const PassContext& context) const = 0;
+  // The head alone: Model::loss of hidden states.
+  virtual at::Tensor loss(const at::Tensor& input, const at::Tensor& targets,
+                          const AnnouncedFactor& announced) const;
 };
 
 // Several threads may compute with one model, each without `events` or with its own; set_training
@@ -70,9 +85,11 @@ class Model {
   at::Tensor logits(const at::Tensor& tokens, params::UnitEvents* events = nullptr) const;
   // Mean over all targets but -100 of the cross-entropy (fp32 scalar, nats) of predicting targets
   // [batch, seq] int64 at each position; NaN where all of them are -100, as torch has it. Use
-  // next_token_targets for language modelling. It is computed outside of all units.
+  // next_token_targets for language modelling. The head's unit computes it, for some rows at a time
+  // and with its gradients, so that the logits of a batch never exist together.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                  params::UnitEvents* events = nullptr) const;
+                  params::UnitEvents* events = nullptr,
+                  const AnnouncedFactor& announced = {}) const;
 
   // Every parameter once; a tied head appears under the embedding's name only.
   std::vector<NamedParameter> parameters() const;
@@ -82,6 +99,8 @@ class Model {
   std::vector<params::UnitSpec> units(at::ScalarType dtype) const;
 
  private:
+  using LastStep = std::function<at::Tensor(const Layer& head, const at::Tensor& hidden)>;
+  at::Tensor pass(const at::Tensor& tokens, params::UnitEvents* events, const LastStep& last) const;
   at::Tensor compute(std::size_t layer, const at::Tensor& input) const;
 
   ModelConfig config_;

@@ -6,9 +6,11 @@
 // dropped at once: some kernels (attention) are chosen by whether gradients are wanted, and a first
 // run without them could give other bits.
 //
-// A projection needs its input x for the gradient of its matrix alone. Where x is such a result the
-// projection asks the node for it, which computes it at the first request of a backward and drops
-// it at its own turn. That turn comes last, as x was made before its users.
+// A projection needs its input x for the gradient of its matrix alone. Where x has a source the
+// projection asks that for it. A node as above computes x at the first request of a backward and
+// drops it at its own turn, which comes last, as x was made before its users. What a fused
+// operation gave is computed from that operation's inputs again, without a node: its own backward
+// does not need it.
 #include "shardwise/models/recomputation.h"
 
 #include <ATen/ATen.h>
@@ -63,10 +65,8 @@ class EarlierRandomState {
   at::Tensor present_;
 };
 
-}  // namespace
-
 // See Note [Recomputation in autograd].
-class Recomputation : public Node {
+class Recomputation : public Node, public Source {
  public:
   Recomputation(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> leaves,
                 Computation computation, bool random)
@@ -89,7 +89,7 @@ class Recomputation : public Node {
   }
 
   // The value again, inside of a backward.
-  const at::Tensor& value() {
+  at::Tensor value() override {
     const int task = torch::autograd::get_current_graph_task_id();
     if (!value_.defined() || task_ != task) {
       const EarlierRandomState state(device_, random_state_);
@@ -132,6 +132,7 @@ class Recomputation : public Node {
     }
     forget();
   }
+  void release() override {}  // its own turn comes last
   std::string name() const override { return "ShardwiseRecomputationBackward"; }
 
  private:
@@ -161,54 +162,43 @@ class Recomputation : public Node {
   int task_ = -1;
 };
 
-namespace {
-
-// Of x [rows, in] times matrix [in, out] plus bias [out]; without x.
-class Projection : public Node {
+// See remade().
+class Remade : public Source {
  public:
-  Projection(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias,
-             std::shared_ptr<Recomputation> source)
-      : matrix_(matrix, /*is_output=*/false), source_(std::move(source)) {
-    set_next_edges(torch::autograd::collect_next_edges(x, matrix, bias));
+  Remade(const std::vector<at::Tensor>& inputs, Computation computation)
+      : computation_(std::move(computation)) {
+    for (const at::Tensor& input : inputs) {
+      inputs_.emplace_back(input, /*is_output=*/false);
+    }
   }
-
-  // The formulas of torch's addmm, with its choice of layout: the same bits.
-  variable_list apply(variable_list&& gradients) override {
-    const at::Tensor& gradient = gradients[0];
-    variable_list all(num_outputs());
-    if (!gradient.defined()) {
-      return all;
+  at::Tensor value() override {
+    variable_list present;
+    for (const SavedVariable& input : inputs_) {
+      present.push_back(input.unpack());
     }
-    const at::Tensor matrix = matrix_.unpack();
-    if (task_should_compute_output(0)) {
-      all[0] = gradient.mm(matrix.t());
-    }
-    if (task_should_compute_output(1)) {
-      const at::Tensor x = source_->value().flatten(0, 1);
-      const bool by_columns = matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
-      all[1] = by_columns ? gradient.t().mm(x).t() : x.t().mm(gradient);
-    }
-    if (task_should_compute_output(2)) {
-      all[2] = gradient.sum(0);
-    }
-    return all;
+    return computation_(present);
   }
-
-  void release_variables() override { matrix_.reset_data(); }
-  std::string name() const override { return "ShardwiseProjectionBackward"; }
+  void release() override {
+    for (SavedVariable& input : inputs_) {
+      input.reset_data();
+    }
+  }
 
  private:
-  SavedVariable matrix_;
-  std::shared_ptr<Recomputation> source_;
+  std::vector<SavedVariable> inputs_;
+  Computation computation_;
 };
+
+bool recorded(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves) {
+  return at::GradMode::is_enabled() && (torch::autograd::any_variable_requires_grad(inputs) ||
+                                        torch::autograd::any_variable_requires_grad(leaves));
+}
 
 }  // namespace
 
 Result recomputed(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves,
                   Computation computation, bool random) {
-  const bool wanted = torch::autograd::any_variable_requires_grad(inputs) ||
-                      torch::autograd::any_variable_requires_grad(leaves);
-  if (!at::GradMode::is_enabled() || !wanted) {
+  if (!recorded(inputs, leaves)) {
     return computation(inputs);
   }
   const std::shared_ptr<Recomputation> node(
@@ -217,25 +207,11 @@ Result recomputed(const std::vector<at::Tensor>& inputs, const std::vector<at::T
   return {Recomputation::first_value(node), node};
 }
 
-at::Tensor projected(const Result& x, const at::Tensor& matrix, const at::Tensor& bias) {
-  const auto rows = [](const at::Tensor& tensor) { return tensor.flatten(0, 1); };
-  const auto product = [&] {
-    return bias.defined() ? at::addmm(bias, rows(x.value()), matrix)
-                          : at::mm(rows(x.value()), matrix);
-  };
-  at::Tensor result;
-  if (x.source() && at::GradMode::is_enabled()) {
-    const std::shared_ptr<Projection> node(
-        new Projection(rows(x.value()), matrix, bias, x.source()), torch::autograd::deleteNode);
-    {
-      const at::NoGradGuard without_graph;
-      result = product();
-    }
-    torch::autograd::create_gradient_edge(result, node);
-  } else {
-    result = product();
+Result remade(at::Tensor value, const std::vector<at::Tensor>& inputs, Computation computation) {
+  if (!recorded(inputs, {})) {
+    return value;
   }
-  return result.unflatten(0, {x.value().size(0), x.value().size(1)});
+  return {std::move(value), std::make_shared<Remade>(inputs, std::move(computation))};
 }
 
 }  // namespace shardwise::models

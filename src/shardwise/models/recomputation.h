@@ -12,22 +12,30 @@
 
 namespace shardwise::models {
 
-class Recomputation;
+// Computes a result again inside of a backward. Belongs to graphs; not for use elsewhere.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // The same bits as in forward. Where backward records its own graph, connected to it.
+  virtual at::Tensor value() = 0;
+  // Who asked last has asked: nothing needs to be kept for value() any longer.
+  virtual void release() = 0;
+};
 
 // A tensor, and how to compute it again where that is cheaper than keeping it.
 class Result {
  public:
   // To be kept wherever backward needs it.
   Result(at::Tensor value) : value_(std::move(value)) {}
-  Result(at::Tensor value, std::shared_ptr<Recomputation> source)
+  Result(at::Tensor value, std::shared_ptr<Source> source)
       : value_(std::move(value)), source_(std::move(source)) {}
 
   const at::Tensor& value() const { return value_; }
-  const std::shared_ptr<Recomputation>& source() const { return source_; }
+  const std::shared_ptr<Source>& source() const { return source_; }
 
  private:
   at::Tensor value_;
-  std::shared_ptr<Recomputation> source_;  // null: the value is kept
+  std::shared_ptr<Source> source_;  // null: the value is kept
 };
 
 using Computation = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
@@ -43,8 +51,9 @@ using Computation = std::function<at::Tensor(const std::vector<at::Tensor>& inpu
 Result recomputed(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& leaves,
                   Computation computation, bool random = false);
 
-// x [batch, seq, in] times matrix [in, out], plus a bias [out] where one is defined: [batch, seq,
-// out]. Where x can be computed again, the gradient of the matrix uses that instead of keeping x.
-at::Tensor projected(const Result& x, const at::Tensor& matrix, const at::Tensor& bias);
+// `value`, which computation(inputs) gives too. For a fused operation that keeps `inputs` anyway
+// and does not need its result: who multiplies it keeps nothing more. `inputs` are all tensors with
+// a gradient that the computation reads.
+Result remade(at::Tensor value, const std::vector<at::Tensor>& inputs, Computation computation);
 
 }  // namespace shardwise::models

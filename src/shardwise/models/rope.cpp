@@ -109,33 +109,24 @@ at::Tensor Rope::frequencies(std::int64_t sequence) const {
   return plain(config_.theta, head_dim_);
 }
 
-RopeTables Rope::compute(std::int64_t sequence, at::Device device, at::ScalarType dtype) const {
+RopeTables Rope::compute(std::int64_t sequence, at::Device device) const {
   // Kept for later passes, which may record gradients when this one does not.
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
   const at::Tensor angles =
       at::arange(sequence, at::kFloat).unsqueeze(1) * frequencies(sequence).unsqueeze(0);
-  const at::Tensor both = at::cat({angles, angles}, 1);
-  const at::TensorOptions options = at::TensorOptions(dtype).device(device);
-  return {(at::cos(both) * config_.attention_factor).to(options),
-          (at::sin(both) * config_.attention_factor).to(options)};
+  return {(at::cos(angles) * config_.attention_factor).to(device),
+          (at::sin(angles) * config_.attention_factor).to(device)};
 }
 
-RopeTables Rope::tables(std::int64_t sequence, at::Device device, at::ScalarType dtype) const {
+RopeTables Rope::tables(std::int64_t sequence, at::Device device) const {
   const std::scoped_lock lock(mutex_);
-  const bool fits = kept_ && kept_->sequence == sequence &&
-                    kept_->tables.cosines.device() == device &&
-                    kept_->tables.cosines.scalar_type() == dtype;
+  const bool fits =
+      kept_ && kept_->sequence == sequence && kept_->tables.cosines.device() == device;
   if (!fits) {
-    kept_ = Kept{sequence, compute(sequence, device, dtype)};
+    kept_ = Kept{sequence, compute(sequence, device)};
   }
   return kept_->tables;
-}
-
-at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {
-  const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  const at::Tensor swapped = at::cat({-halves[1], halves[0]}, -1);
-  return x * tables.cosines + swapped * tables.sines;
 }
 
 }  // namespace shardwise::models

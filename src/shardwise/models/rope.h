@@ -13,7 +13,7 @@
 namespace shardwise::models {
 
 struct RopeTables {
-  at::Tensor cosines, sines;  // [seq, head_dim], no gradient
+  at::Tensor cosines, sines;  // [seq, head_dim / 2], fp32, no gradient: as ops::rope takes them
 };
 
 // Cosines and sines for the positions from 0. Shared by the blocks of a model; thread-safe.
@@ -21,16 +21,16 @@ class Rope {
  public:
   explicit Rope(const ModelConfig& config);
 
-  // Computed in fp32 on the CPU, then converted. The last answer is kept, so the blocks of a pass
+  // Computed in fp32 on the CPU, then moved. The last answer is kept, so the blocks of a pass
   // share one. With dynamic and longrope scaling the frequencies follow from `sequence` alone;
   // transformers keeps those of the longest sequence that it has seen.
-  RopeTables tables(std::int64_t sequence, at::Device device, at::ScalarType dtype) const;
+  RopeTables tables(std::int64_t sequence, at::Device device) const;
 
   // [head_dim / 2], fp32, CPU: radians a token.
   at::Tensor frequencies(std::int64_t sequence) const;
 
  private:
-  RopeTables compute(std::int64_t sequence, at::Device device, at::ScalarType dtype) const;
+  RopeTables compute(std::int64_t sequence, at::Device device) const;
 
   struct Kept {
     std::int64_t sequence;
@@ -41,8 +41,5 @@ class Rope {
   mutable std::mutex mutex_;
   mutable std::optional<Kept> kept_;
 };
-
-// Rotates heads x [batch, heads, seq, head_dim]; the two halves of a head are the pairs.
-at::Tensor rotate(const at::Tensor& x, const RopeTables& tables);
 
 }  // namespace shardwise::models

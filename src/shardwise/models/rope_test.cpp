@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "shardwise/ops/rope.h"
+
 namespace shardwise::models {
 namespace {
 
@@ -60,24 +62,26 @@ TEST(Rope, Llama3KeepsShortWavesAndSlowsLongOnes) {
 // What rotary embeddings are for: products of rotated heads depend on distances alone.
 TEST(Rope, ProductsDependOnDistance) {
   const Rope rope(config_with(RopeScaling::kNone));
-  const RopeTables tables = rope.tables(20, at::kCPU, at::kFloat);
-  const at::Tensor q = at::sin(at::arange(kHeadDim, at::kFloat)).expand({1, 1, 20, kHeadDim});
-  const at::Tensor k = at::cos(at::arange(kHeadDim, at::kFloat)).expand({1, 1, 20, kHeadDim});
-  const at::Tensor products =
-      rotate(q, tables).matmul(rotate(k, tables).transpose(-1, -2)).squeeze(0).squeeze(0);
+  const RopeTables tables = rope.tables(20, at::kCPU);
+  const auto turned = [&](const at::Tensor& head) {
+    return ops::rope(head.expand({20, kHeadDim}), tables.cosines, tables.sines, std::nullopt,
+                     /*heads=*/1, kHeadDim, /*interleaved=*/false);
+  };
+  const at::Tensor q = turned(at::sin(at::arange(kHeadDim, at::kFloat)));
+  const at::Tensor k = turned(at::cos(at::arange(kHeadDim, at::kFloat)));
+  const at::Tensor products = q.matmul(k.t());
   for (int distance = 0; distance < 20; ++distance) {
     const at::Tensor diagonal = at::diagonal(products, -distance);
     EXPECT_TRUE(at::allclose(diagonal, diagonal[0].expand_as(diagonal), 1e-4, 1e-5));
   }
 }
 
-TEST(Rope, TablesFollowLengthAndDtype) {
+TEST(Rope, TablesFollowLength) {
   const Rope rope(config_with(RopeScaling::kNone));
-  const RopeTables first = rope.tables(4, at::kCPU, at::kFloat);
-  EXPECT_TRUE(first.cosines.is_same(rope.tables(4, at::kCPU, at::kFloat).cosines));
-  EXPECT_EQ(rope.tables(6, at::kCPU, at::kFloat).cosines.size(0), 6);
-  EXPECT_EQ(rope.tables(6, at::kCPU, at::kHalf).sines.scalar_type(), at::kHalf);
-  EXPECT_TRUE(at::equal(rope.tables(4, at::kCPU, at::kFloat).sines, first.sines));
+  const RopeTables first = rope.tables(4, at::kCPU);
+  EXPECT_TRUE(first.cosines.is_same(rope.tables(4, at::kCPU).cosines));
+  EXPECT_EQ(rope.tables(6, at::kCPU).cosines.size(0), 6);
+  EXPECT_TRUE(at::equal(rope.tables(4, at::kCPU).sines, first.sines));
 }
 
 }  // namespace

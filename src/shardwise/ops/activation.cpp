@@ -5,6 +5,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/kernels/activation.h"
+#include "shardwise/ops/second_derivatives.h"
 #include "shardwise/ops/tensor_place.h"
 
 namespace shardwise::ops {
@@ -39,6 +40,18 @@ kernels::ActivationShape shape_of(const Tensor& x, std::string_view name, bool g
           .width = width};
 }
 
+// The op made of operations with derivatives of their own.
+Tensor composed_activation(const Tensor& x, std::string_view name, bool gated) {
+  const auto function = [&](const Tensor& gate) {
+    return name == "silu" ? at::silu(gate) : at::gelu(gate, name == "gelu" ? "none" : "tanh");
+  };
+  if (!gated) {
+    return function(x);
+  }
+  const std::vector<Tensor> halves = x.chunk(2, -1);
+  return function(halves[0]) * halves[1];
+}
+
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const std::string& name,
                         bool gated) {
@@ -48,12 +61,19 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
     return call_op("shardwise::activation_forward", &activation_forward, x, name, gated);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {
-        call_op("shardwise::activation_backward", &activation_backward,
-                context->get_saved_variables()[0], gradients[0],
-                context->saved_data["name"].toStringRef(), context->saved_data["gated"].toBool()),
-        {},
-        {}};
+    const Tensor x = context->get_saved_variables()[0];
+    const std::string& name = context->saved_data["name"].toStringRef();
+    const bool gated = context->saved_data["gated"].toBool();
+    if (backward_is_recorded()) {
+      const variable_list found = recorded_gradients(
+          {x}, gradients[0],
+          [&](const variable_list& inputs) { return composed_activation(inputs[0], name, gated); });
+      return {found[0], {}, {}};
+    }
+    return {call_op("shardwise::activation_backward", &activation_backward, x, gradients[0], name,
+                    gated),
+            {},
+            {}};
   }
 };
 

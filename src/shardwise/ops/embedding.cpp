@@ -5,6 +5,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/kernels/embedding.h"
+#include "shardwise/ops/second_derivatives.h"
 #include "shardwise/ops/tensor_place.h"
 
 namespace shardwise::ops {
@@ -25,6 +26,14 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     return at::embedding(weight, ids);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (backward_is_recorded()) {
+      return {at::embedding_dense_backward_symint(gradients[0], context->get_saved_variables()[0],
+                                                  context->saved_data["vocabulary"].toSymInt(),
+                                                  context->saved_data["padding"].toInt(),
+                                                  /*scale_grad_by_freq=*/false),
+              {},
+              {}};
+    }
     return {call_op("shardwise::embedding_backward", &embedding_backward, gradients[0],
                     context->get_saved_variables()[0], context->saved_data["vocabulary"].toSymInt(),
                     context->saved_data["padding"].toInt()),

@@ -63,7 +63,8 @@ void define_parts(torch::Library& m) {
   m.def(
       "linear_cross_entropy_forward(Tensor hidden, Tensor weight, Tensor targets, "
       "Tensor? token_weights, int ignore_index, float label_smoothing, float z_loss, bool mean, "
-      "float announced_factor, int chunk_rows, bool hidden_gradient, bool weight_gradient) "
+      "float announced_factor, Tensor? announced_scale, int chunk_rows, bool hidden_gradient, "
+      "bool weight_gradient) "
       "-> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
   m.def("rescale_(Tensor(a!) x, Tensor factor) -> ()");
 }

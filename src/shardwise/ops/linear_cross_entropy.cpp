@@ -8,6 +8,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/kernels/cross_entropy.h"
+#include "shardwise/ops/second_derivatives.h"
 #include "shardwise/ops/tensor_place.h"
 
 namespace shardwise::ops {
@@ -103,16 +104,57 @@ class WeightGradient {
   bool rounds_;  // a single product is rounded once by itself
 };
 
-// `factor` / what the sum of losses is divided by, [1].
+// `factor` · `scale` / what the sum of losses is divided by, [1].
 Tensor make_factor(const Tensor& targets, const OptionalTensor& token_weights,
-                   std::int64_t ignore_index, bool mean, double factor) {
+                   std::int64_t ignore_index, bool mean, double factor,
+                   const OptionalTensor& scale = std::nullopt) {
   const at::TensorOptions options = targets.options().dtype(at::kFloat);
+  if (scale) {
+    return make_factor(targets, token_weights, ignore_index, mean, factor).mul_(*scale);
+  }
   if (!mean) {
     return at::full({1}, factor, options);
   }
   const Tensor counts = targets.ne(ignore_index);
   const Tensor sum = token_weights ? at::sum(*token_weights * counts) : at::sum(counts);
   return at::reciprocal(sum.to(at::kFloat)).mul_(factor).reshape({1});
+}
+
+// The op made of operations with derivatives of their own, for all rows at once.
+Tensor composed_loss(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                     const LossOptions& options) {
+  const at::ScalarType type = loss_type(hidden);
+  const Tensor logits = at::linear(hidden, weight).to(type);
+  const Tensor log_sum = at::logsumexp(logits, {-1});
+  const Tensor counts = targets.ne(options.ignore_index);
+  const Tensor answers = at::where(counts, targets, at::zeros_like(targets));
+  Tensor losses =
+      log_sum -
+      (1.0 - options.label_smoothing) * logits.gather(-1, answers.unsqueeze(-1)).squeeze(-1) -
+      options.label_smoothing * logits.mean(-1) + options.z_loss * at::square(log_sum);
+  Tensor weights = counts.to(type);
+  if (options.token_weights) {
+    weights = weights * *options.token_weights;
+  }
+  const Tensor sum = at::sum(at::where(counts, losses * weights, at::zeros_like(losses)));
+  return options.mean ? sum / at::sum(weights) : sum;
+}
+
+void save_options(AutogradContext* context, const LossOptions& options) {
+  context->saved_data["ignore_index"] = options.ignore_index;
+  context->saved_data["label_smoothing"] = options.label_smoothing;
+  context->saved_data["z_loss"] = options.z_loss;
+  context->saved_data["mean"] = options.mean;
+  context->saved_data["announced"] = options.announced_factor;
+}
+
+LossOptions saved_options(AutogradContext* context, const OptionalTensor& token_weights) {
+  return {.token_weights = token_weights,
+          .ignore_index = context->saved_data["ignore_index"].toInt(),
+          .label_smoothing = context->saved_data["label_smoothing"].toDouble(),
+          .z_loss = context->saved_data["z_loss"].toDouble(),
+          .mean = context->saved_data["mean"].toBool(),
+          .announced_factor = context->saved_data["announced"].toDouble()};
 }
 
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
@@ -123,9 +165,12 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
         call_op("shardwise::linear_cross_entropy_forward", &linear_cross_entropy_forward, hidden,
                 weight, targets, options.token_weights, options.ignore_index,
                 options.label_smoothing, options.z_loss, options.mean, options.announced_factor,
-                options.chunk_rows, of_hidden, of_weight);
-    context->save_for_backward({hidden_gradient, weight_gradient});
-    context->saved_data["announced"] = options.announced_factor;
+                options.announced_scale, options.chunk_rows, of_hidden, of_weight);
+    // The inputs are for gradients of gradients alone.
+    context->save_for_backward({hidden_gradient, weight_gradient, hidden, weight, targets,
+                                value_or_undefined(options.token_weights),
+                                value_or_undefined(options.announced_scale)});
+    save_options(context, options);
     context->saved_data["of_hidden"] = of_hidden;
     context->saved_data["of_weight"] = of_weight;
     return loss;
@@ -133,8 +178,18 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    const Tensor factor =
-        (gradients[0] / context->saved_data["announced"].toDouble()).to(at::kFloat);
+    const LossOptions options = saved_options(context, optional_of(saved[5]));
+    if (backward_is_recorded()) {
+      const variable_list found =
+          recorded_gradients({saved[2], saved[3]}, gradients[0], [&](const variable_list& inputs) {
+            return composed_loss(inputs[0], inputs[1], saved[4], options);
+          });
+      return {found[0], found[1], {}, {}, {}, {}};
+    }
+    Tensor factor = (gradients[0] / options.announced_factor).to(at::kFloat);
+    if (saved[6].defined()) {
+      factor = factor / saved[6];
+    }
     // A graph that is kept will ask for these gradients again.
     const bool keeps = torch::autograd::get_current_graph_task_keep_graph();
     const auto scaled = [&](const Tensor& gradient, const char* wanted) {
@@ -155,7 +210,8 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
 
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward_shapes(
     const Tensor& hidden, const Tensor& weight, const Tensor&, const OptionalTensor&, std::int64_t,
-    double, double, bool, double, std::int64_t, bool hidden_gradient, bool weight_gradient) {
+    double, double, bool, double, const OptionalTensor&, std::int64_t, bool hidden_gradient,
+    bool weight_gradient) {
   const auto like = [](const Tensor& tensor, bool wanted) {
     return wanted ? at::empty_symint(tensor.sym_sizes(), tensor.options())
                   : at::empty({0}, tensor.options());
@@ -167,8 +223,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward_shapes(
 std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
     const Tensor& hidden, const Tensor& weight, const Tensor& targets,
     const OptionalTensor& token_weights, std::int64_t ignore_index, double label_smoothing,
-    double z_loss, bool mean, double announced_factor, std::int64_t chunk_rows,
-    bool hidden_gradient, bool weight_gradient) {
+    double z_loss, bool mean, double announced_factor, const OptionalTensor& announced_scale,
+    std::int64_t chunk_rows, bool hidden_gradient, bool weight_gradient) {
   check_inputs(hidden, weight, token_weights, targets);
   const std::int64_t vocabulary = weight.size(0);
   check_targets(targets, hidden, vocabulary, ignore_index);
@@ -184,7 +240,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
   const std::int64_t stride = (vocabulary + kAligned - 1) / kAligned * kAligned;
   const Tensor buffer = at::empty({chunk, stride}, hidden.options());
   const Tensor losses = at::empty({count}, hidden.options().dtype(loss_type(hidden)));
-  const Tensor factor = make_factor(answers, weights, ignore_index, mean, announced_factor);
+  const Tensor factor =
+      make_factor(answers, weights, ignore_index, mean, announced_factor, announced_scale);
   const Tensor of_hidden =
       hidden_gradient ? at::empty_like(rows) : at::empty({0}, hidden.options());
   WeightGradient of_weight(weight, chunk >= count);

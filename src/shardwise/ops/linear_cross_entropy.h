@@ -12,7 +12,8 @@
 namespace shardwise::ops {
 
 struct LossOptions {
-  std::optional<at::Tensor> token_weights;  // fp32, the shape of targets, no gradient; none: 1
+  // fp32, the shape of targets, no gradient; none: 1
+  std::optional<at::Tensor> token_weights = std::nullopt;
   std::int64_t ignore_index = -100;
   double label_smoothing = 0.0;
   double z_loss = 0.0;  // adds z_loss · log²Z for each row
@@ -23,6 +24,8 @@ struct LossOptions {
   // Gradients are made with it in forward; another one costs a pass over them. Choose it so that
   // 16-bit gradients neither overflow nor vanish.
   double announced_factor = 1.0;
+  // Times this, where the device alone knows a part of it: fp32, one number, no gradient.
+  std::optional<at::Tensor> announced_scale = std::nullopt;
   std::int64_t chunk_rows = 0;  // rows whose logits exist at a time; 0: some 2^29 logits
 };
 
@@ -35,17 +38,19 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
                                 const at::Tensor& targets, const LossOptions& options);
 
 // What it is made of; no autograd. (loss, gradient of hidden, of the weight), both times the
-// announced factor; one that is not asked for has no elements.
+// announced factor and scale; one that is not asked for has no elements.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
     const std::optional<at::Tensor>& token_weights, std::int64_t ignore_index,
     double label_smoothing, double z_loss, bool mean, double announced_factor,
-    std::int64_t chunk_rows, bool hidden_gradient, bool weight_gradient);
+    const std::optional<at::Tensor>& announced_scale, std::int64_t chunk_rows, bool hidden_gradient,
+    bool weight_gradient);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_shapes(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
     const std::optional<at::Tensor>& token_weights, std::int64_t ignore_index,
     double label_smoothing, double z_loss, bool mean, double announced_factor,
-    std::int64_t chunk_rows, bool hidden_gradient, bool weight_gradient);
+    const std::optional<at::Tensor>& announced_scale, std::int64_t chunk_rows, bool hidden_gradient,
+    bool weight_gradient);
 
 // x *= factor (fp32, one number); where it is 1 nothing is read or written.
 void rescale(const at::Tensor& x, const at::Tensor& factor);

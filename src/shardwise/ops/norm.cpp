@@ -5,6 +5,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/kernels/norm.h"
+#include "shardwise/ops/second_derivatives.h"
 #include "shardwise/ops/tensor_place.h"
 
 namespace shardwise::ops {
@@ -62,43 +63,80 @@ Tensor statistics(const Tensor& x, bool wanted) {
   return at::empty_symint(x.sym_sizes().slice(0, x.dim() - 1), options);
 }
 
+// What else a norm gives besides its output.
+enum class Beside {
+  kNothing,
+  kSum,  // of x and the residual
+  kInput
+};
+
+// The norm made of operations with derivatives of their own; inputs: x, weight, bias.
+Tensor composed_norm(const variable_list& inputs, double epsilon, bool centred) {
+  const at::ScalarType dtype = inputs[0].scalar_type();
+  const Tensor x = dtype == at::kDouble ? inputs[0] : inputs[0].to(at::kFloat);
+  const Tensor rows = centred ? x - x.mean(-1, /*keepdim=*/true) : x;
+  const Tensor variance = at::square(rows).mean(-1, /*keepdim=*/true);
+  Tensor output = rows * at::rsqrt(variance + epsilon);
+  if (inputs[1].defined()) {
+    output = output * inputs[1];
+  }
+  if (inputs[2].defined()) {
+    output = output + inputs[2];
+  }
+  return output.to(dtype);
+}
+
 struct NormFunction : torch::autograd::Function<NormFunction> {
-  // The output and, with a residual, the sum.
+  // The output and what is beside it.
   static variable_list forward(AutogradContext* context, const Tensor& x,
                                const OptionalTensor& residual, const OptionalTensor& weight,
-                               const OptionalTensor& bias, double epsilon, bool centred) {
+                               const OptionalTensor& bias, double epsilon, bool centred,
+                               Beside beside) {
     auto [output, sum, mean, rstd] = call_op("shardwise::norm_forward", &norm_forward, x, residual,
                                              weight, bias, epsilon, centred);
     context->set_materialize_grads(false);
-    context->save_for_backward({residual ? sum : x, value_or_undefined(weight), mean, rstd});
+    context->save_for_backward(
+        {residual ? sum : x, value_or_undefined(weight), value_or_undefined(bias), mean, rstd});
+    context->saved_data["epsilon"] = epsilon;
     context->saved_data["centred"] = centred;
-    context->saved_data["residual"] = residual.has_value();
+    context->saved_data["beside"] = static_cast<std::int64_t>(beside);
     context->saved_data["weight_gradient"] = weight && weight->requires_grad();
     context->saved_data["bias_gradient"] = bias && bias->requires_grad();
-    context->saved_data["bias"] = bias.has_value();
-    return residual ? variable_list{output, sum} : variable_list{output};
+    switch (beside) {
+      case Beside::kNothing: break;
+      case Beside::kSum: return {output, sum};
+      case Beside::kInput: return {output, x};
+    }
+    return {output};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const bool residual = context->saved_data["residual"].toBool();
-    const bool weight_gradient = context->saved_data["weight_gradient"].toBool();
-    const bool bias_gradient = context->saved_data["bias_gradient"].toBool();
-    const OptionalTensor of_sum = residual ? optional_of(gradients[1]) : std::nullopt;
-    if (!gradients[0].defined()) {  // only the sum was used
-      const Tensor all = value_or_undefined(of_sum);
-      return {all, residual ? all : Tensor(), {}, {}, {}, {}};
+    const auto beside = static_cast<Beside>(context->saved_data["beside"].toInt());
+    const OptionalTensor other =
+        beside == Beside::kNothing ? std::nullopt : optional_of(gradients[1]);
+    const auto answer = [&](const Tensor& input, const Tensor& weight, const Tensor& bias) {
+      return variable_list{input, beside == Beside::kSum ? input : Tensor(), weight, bias, {}, {},
+                           {}};
+    };
+    if (!gradients[0].defined()) {  // only what is beside was used
+      return answer(value_or_undefined(other), {}, {});
     }
     const variable_list saved = context->get_saved_variables();
+    const bool centred = context->saved_data["centred"].toBool();
+    if (backward_is_recorded()) {
+      const double epsilon = context->saved_data["epsilon"].toDouble();
+      const variable_list found = recorded_gradients(
+          {saved[0], saved[1], saved[2]}, gradients[0],
+          [&](const variable_list& inputs) { return composed_norm(inputs, epsilon, centred); });
+      const Tensor input = found[0].defined() && other ? found[0] + *other : found[0];
+      return answer(input, found[1], found[2]);
+    }
+    const bool weight_gradient = context->saved_data["weight_gradient"].toBool();
+    const bool bias_gradient = context->saved_data["bias_gradient"].toBool();
     const auto [input, weight, bias] =
-        call_op("shardwise::norm_backward", &norm_backward, gradients[0], of_sum, saved[0],
-                optional_of(saved[1]), saved[2], saved[3], context->saved_data["centred"].toBool(),
-                weight_gradient, bias_gradient);
-    return {input,
-            residual ? input : Tensor(),
-            weight_gradient ? weight : Tensor(),
-            bias_gradient ? bias : Tensor(),
-            {},
-            {}};
+        call_op("shardwise::norm_backward", &norm_backward, gradients[0], other, saved[0],
+                optional_of(saved[1]), saved[3], saved[4], centred, weight_gradient, bias_gradient);
+    return answer(input, weight_gradient ? weight : Tensor(), bias_gradient ? bias : Tensor());
   }
 };
 
@@ -192,18 +230,33 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& output_gradient,
 }
 
 Tensor rms_norm(const Tensor& x, const OptionalTensor& weight, double epsilon) {
-  return NormFunction::apply(x, OptionalTensor(), weight, OptionalTensor(), epsilon, false)[0];
+  return NormFunction::apply(x, OptionalTensor(), weight, OptionalTensor(), epsilon, false,
+                             Beside::kNothing)[0];
 }
 
 Tensor layer_norm(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                   double epsilon) {
-  return NormFunction::apply(x, OptionalTensor(), weight, bias, epsilon, true)[0];
+  return NormFunction::apply(x, OptionalTensor(), weight, bias, epsilon, true, Beside::kNothing)[0];
+}
+
+std::tuple<Tensor, Tensor> rms_norm_beside(const Tensor& x, const OptionalTensor& weight,
+                                           double epsilon) {
+  const variable_list both = NormFunction::apply(x, OptionalTensor(), weight, OptionalTensor(),
+                                                 epsilon, false, Beside::kInput);
+  return {both[0], both[1]};
+}
+
+std::tuple<Tensor, Tensor> layer_norm_beside(const Tensor& x, const OptionalTensor& weight,
+                                             const OptionalTensor& bias, double epsilon) {
+  const variable_list both =
+      NormFunction::apply(x, OptionalTensor(), weight, bias, epsilon, true, Beside::kInput);
+  return {both[0], both[1]};
 }
 
 std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
                                         const OptionalTensor& weight, double epsilon) {
-  const variable_list both =
-      NormFunction::apply(x, OptionalTensor(residual), weight, OptionalTensor(), epsilon, false);
+  const variable_list both = NormFunction::apply(x, OptionalTensor(residual), weight,
+                                                 OptionalTensor(), epsilon, false, Beside::kSum);
   return {both[0], both[1]};
 }
 
@@ -211,7 +264,7 @@ std::tuple<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residua
                                           const OptionalTensor& weight, const OptionalTensor& bias,
                                           double epsilon) {
   const variable_list both =
-      NormFunction::apply(x, OptionalTensor(residual), weight, bias, epsilon, true);
+      NormFunction::apply(x, OptionalTensor(residual), weight, bias, epsilon, true, Beside::kSum);
   return {both[0], both[1]};
 }
 

@@ -9,10 +9,21 @@
 namespace shardwise::ops {
 
 // x, residual: [..., width], width up to 16384; weight, bias: [width] of x's dtype or fp32, none: 1
-// and 0. Results have the shape and dtype of x. Differentiable in all tensors.
+// and 0. Results have the shape and dtype of x. Differentiable in all tensors, twice where backward
+// is recorded.
 at::Tensor rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight, double epsilon);
 at::Tensor layer_norm(const at::Tensor& x, const std::optional<at::Tensor>& weight,
                       const std::optional<at::Tensor>& bias, double epsilon);
+
+// (norm of x, x): where x has another use, as the residual has, take it from here and backward adds
+// that gradient in the pass of the norm instead of another one.
+std::tuple<at::Tensor, at::Tensor> rms_norm_beside(const at::Tensor& x,
+                                                   const std::optional<at::Tensor>& weight,
+                                                   double epsilon);
+std::tuple<at::Tensor, at::Tensor> layer_norm_beside(const at::Tensor& x,
+                                                     const std::optional<at::Tensor>& weight,
+                                                     const std::optional<at::Tensor>& bias,
+                                                     double epsilon);
 
 // (norm of x + residual, x + residual) in one pass over memory; backward too is one pass.
 std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& residual,

@@ -5,6 +5,7 @@
 
 #include "shardwise/base/check.h"
 #include "shardwise/ops/rope.h"
+#include "shardwise/ops/second_derivatives.h"
 #include "shardwise/ops/tensor_place.h"
 
 namespace shardwise::ops {
@@ -129,7 +130,20 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     return rotate_by_op(r, rows, false);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {rotate_by_op(saved_rotation(context), gradients[0], true), {}, {}, {}, {}, {}, {}};
+    const Rotation r = saved_rotation(context);
+    return {
+        backward_is_recorded() ? recorded(r, gradients[0]) : rotate_by_op(r, gradients[0], true),
+        {},
+        {},
+        {},
+        {},
+        {},
+        {}};
+  }
+  // Back by the rotation with the opposite sines, which has a derivative.
+  static Tensor recorded(const Rotation& r, const Tensor& gradient) {
+    return RopeFunction::apply(gradient, r.cosines, at::neg(r.sines), r.positions, r.heads,
+                               r.head_dim, r.interleaved);
   }
 };
 
@@ -150,9 +164,12 @@ struct RopeInPlaceFunction : torch::autograd::Function<RopeInPlaceFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Rotation r = saved_rotation(context);
     const Tensor& gradient = gradients[0];
+    if (backward_is_recorded()) {
+      return {RopeFunction::recorded(r, gradient), {}, {}, {}, {}, {}, {}};
+    }
     // As AccumulateGrad takes a gradient over: nobody else can read it.
     const bool own = gradient.use_count() == 1 && gradient.storage().use_count() == 1 &&
-                     gradient.is_contiguous() && !at::GradMode::is_enabled();
+                     gradient.is_contiguous();
     if (!own) {
       return {rotate_by_op(r, gradient, true), {}, {}, {}, {}, {}, {}};
     }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -57,7 +58,23 @@ at::Tensor LayeredEngine::loss(const at::Tensor& tokens) {
 }
 
 at::Tensor LayeredEngine::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  return model_.loss(tokens.to(rank_.device), targets.to(rank_.device), &core_->driver());
+  return model_.loss(tokens.to(rank_.device), targets.to(rank_.device), &core_->driver(),
+                     announced_factor(tokens));
+}
+
+// As backward() will scale a loss of these tokens.
+models::AnnouncedFactor LayeredEngine::announced_factor(const at::Tensor& tokens) const {
+  models::AnnouncedFactor announced;
+  if (core_->window().token_weighted()) {
+    const std::int64_t last_ones = tokens.dim() == 2 ? tokens.size(0) : 0;  // have no next one
+    announced.factor = static_cast<double>(std::max<std::int64_t>(tokens.numel() - last_ones, 1));
+  } else {
+    announced.factor = 1.0 / static_cast<double>(core_->window().size());
+  }
+  if (const at::Tensor scale = core_->loss_scale(); scale.defined()) {
+    announced.scale = scale.clone();  // the step will change it, and backward compares
+  }
+  return announced;
 }
 
 at::Tensor LayeredEngine::logits(const at::Tensor& tokens) {

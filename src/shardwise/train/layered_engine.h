@@ -78,6 +78,7 @@ class LayeredEngine {
   Engine& core() { return *core_; }
 
  private:
+  models::AnnouncedFactor announced_factor(const at::Tensor& tokens) const;
   void update(std::int64_t partial_of = 0);
   void settle();
   // Of each parameter group: one, or with Muon the matrices and then the rest.

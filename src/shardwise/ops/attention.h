@@ -1,0 +1,29 @@
+// Causal self-attention of fused rows, by the fastest of torch's implementations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace shardwise::ops {
+
+struct AttentionShape {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // each serves heads / kv_heads heads
+  std::int64_t head_dim = 0;
+  double scale = 1.0;    // of the products
+  double dropout = 0.0;  // of the weights; 0 outside of training
+};
+
+// rows: [batch, seq, (heads + 2 · kv_heads) · head_dim], the queries, keys and values of a token
+// side by side; the result is [batch, seq, heads · head_dim]. Nothing is copied on the way in or
+// out, and backward joins the three gradients in one pass. On GPUs from Hopper on cuDNN computes it
+// where it can (16 bits, head_dim up to 128 and a multiple of 8, no dropout); elsewhere, and in
+// deterministic mode, torch chooses, which is flash attention in 16 bits.
+at::Tensor causal_attention(const at::Tensor& rows, const AttentionShape& shape);
+
+// Whether cuDNN should compute causal attention of q [batch, heads, seq, head_dim] over k and v
+// [batch, kv_heads, seq, head_dim].
+bool prefers_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout);
+
+}  // namespace shardwise::ops

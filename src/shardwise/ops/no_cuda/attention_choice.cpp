@@ -1,0 +1,9 @@
+#include "shardwise/ops/attention.h"
+
+namespace shardwise::ops {
+
+bool prefers_cudnn(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) {
+  return false;
+}
+
+}  // namespace shardwise::ops
