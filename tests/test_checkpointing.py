@@ -1,5 +1,7 @@
 """Activation checkpointing: the same numbers as without, from activations that are not kept."""
 
+import copy
+import io
 import warnings
 
 import models
@@ -133,6 +135,73 @@ def test_hugging_face_models(model, stage, pool):
         assert pool.run(rank_hugging_face, model, stage, setting, ranks=2) == plain
 
 
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def own_forward(module):
+    """A forward that is the module's own attribute, as frameworks hang on."""
+
+    def forward(x):
+        return 2 * module.linear(x)
+
+    return forward
+
+
+def rank_copies(setting, stage):
+    """Copies compute with their own weights, whatever becomes of the engine's."""
+    import shardwise
+
+    model = models.build("blocks")
+    batch = models.micro_batches("blocks", 0, 1, "cpu", torch.float32)[0]
+    config = parity.config_of(
+        parity.Case(stage, "blocks", ranks=1), shardwise={"activation_checkpointing": setting}
+    )
+    with make_engine(model, config) as engine:
+        loss = engine(**batch)
+        before = engine.state_dict()
+        with shardwise.zero.GatheredParameters(list(model.parameters())):
+            copies = [copy.deepcopy(model), saved_and_loaded(model)]
+        engine.backward(loss)
+        engine.step()
+        after = engine(**batch).item()
+        assert after != loss.item()
+        for other in copies:
+            assert other(**batch).item() == loss.item()
+            other(**batch).backward()
+            assert all(p.grad is not None for p in other.parameters())
+            other.load_state_dict(engine.state_dict())
+            assert other(**batch).item() == after
+            again = copy.deepcopy(other)
+            again.load_state_dict(before)
+            assert again(**batch).item() == loss.item()
+            with make_engine(again, config) as second:
+                second.backward(second(**batch))
+                second.step()
+                assert second(**batch).item() == after
+        assert engine(**batch).item() == after
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("setting", ["off", "full", "selective"])
+def test_copies_of_the_module_are_right_by_themselves(setting, stage, pool):
+    pool.run(rank_copies, setting, stage, ranks=1)
+
+
+def test_a_forward_of_the_modules_own_is_copied_as_without_checkpoints():
+    from shardwise.block_checkpoints import BlockCheckpoints
+
+    block = InPlace()
+    block.forward = own_forward(block)
+    checkpoints = BlockCheckpoints([block])
+    copied = copy.deepcopy(block)
+    checkpoints.restore()
+    assert copied.forward is copy.deepcopy(block).forward is block.forward
+
+
 def rank_kept_bytes(setting):
     """Bytes that the third of three blocks of Hugging Face's GPT-2 keeps for backward."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -220,7 +289,7 @@ def rank_settings():
         with pytest.raises(ConfigError, match=pattern):
             make_engine(models.build(model), config)
 
-    assert not checkpointing.is_configured()
+    configured = checkpointing.is_configured()
     config = parity.config_of(parity.Case(0, ranks=1))
     config["activation_checkpointing"] = {
         "partition_activations": True,  # cannot act: no rank holds another's activations
@@ -229,8 +298,9 @@ def rank_settings():
         "cpu_checkpointing": True,
     }
     with make_engine(models.build("mlp"), config):
-        assert checkpointing.is_configured()
+        assert checkpointing.is_configured() == configured, "that is for the program to do"
     checkpointing.configure(None, deepspeed_config=config, checkpoint_in_cpu=False)
+    assert checkpointing.is_configured()
     checkpointing.reset()
     checkpointing.set_num_layers(4)
 
@@ -243,6 +313,60 @@ def rank_settings():
         checkpointing.configure(Grid(), partition_activations=True)
     with pytest.raises(UsageError, match="wall_clock_breakdown"):
         checkpointing.configure(None, profile=True)
+
+
+class Watching(nn.Module):
+    """Notes where the inputs of its checkpoint are kept, in both runs of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(models.WIDTH, models.WIDTH)
+        self.seen = []
+
+    def part(self, x):
+        from shardwise import checkpointing
+
+        self.seen.append(checkpointing.inputs_in_force().on_host)
+        return self.linear(x)
+
+    def forward(self, x):
+        from shardwise import checkpointing
+
+        return checkpointing.checkpoint(self.part, x).mean()
+
+
+def rank_two_engines():
+    from contextlib import ExitStack
+
+    from shardwise import checkpointing
+
+    x = torch.ones(2, models.WIDTH, requires_grad=True)
+    sections = ({"cpu_checkpointing": True}, {"cpu_checkpointing": False}, None)
+    expected = {False: [True, False, False], True: [True, False, True]}
+    with ExitStack() as stack:
+        engines = []
+        for section in sections:
+            config = parity.config_of(parity.Case(0, ranks=1))
+            if section is not None:
+                config["activation_checkpointing"] = section
+            engines.append(stack.enter_context(make_engine(Watching(), config)))
+        for on_host in (False, True):
+            checkpointing.configure(checkpoint_in_cpu=on_host)
+            losses = [engine(x) for engine in engines]
+            for engine, loss in zip(engines, losses, strict=True):
+                engine.backward(loss)
+                engine.step()
+            for engine, wanted in zip(engines, expected[on_host], strict=True):
+                assert engine.module.seen == [wanted, wanted]
+                engine.module.seen.clear()
+            plain = Watching()
+            plain(x).backward()
+            assert plain.seen == [on_host, on_host], "the program's own"
+    checkpointing.configure(checkpoint_in_cpu=False)
+
+
+def test_each_engine_keeps_its_own_settings(pool):
+    pool.run(rank_two_engines, ranks=1)
 
 
 def test_settings(pool):
@@ -307,7 +431,7 @@ def test_inputs_in_host_memory(name, cycles):
     def gradients(on_host):
         checkpointing.configure(checkpoint_in_cpu=on_host)
         checkpointing.reset()
-        copies = checkpointing._SETTINGS.copies
+        copies = checkpointing.inputs_in_force().copies
         stream_of = copies._stream
 
         def slow_stream(device):

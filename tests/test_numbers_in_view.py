@@ -331,6 +331,49 @@ def test_the_log_of_collectives(pool):
     assert "algorithm" not in results[1][2], "rank 1 prints"
 
 
+STAGE_2 = {"zero_optimization": {"stage": 2}}
+
+
+def rank_two_logs():
+    """What is logged: with both engines, with the first alone, and with none."""
+    from shardwise import comm
+
+    def log_of(*operations):
+        return {"enabled": True, "prof_all": False, "prof_ops": list(operations)}
+
+    def call_both():
+        comm.broadcast(torch.ones(3), 0)
+        comm.all_reduce(torch.ones(3))
+        return comm.get_logged_comm_ops()
+
+    seen = []
+    first = config_of(comms_logger=log_of("reduce_scatter", "broadcast"), **STAGE_2)
+    second = config_of(comms_logger=log_of("all_gather", "all_reduce"), **STAGE_2)
+    with logged(first) as (one, _):
+        with logged(second) as (two, _):
+            train(one, 1)
+            train(two, 1)
+            seen.append(call_both())
+            counted = comm.log_summary(return_dict=True)["engine: all_gather"]["count"]
+            assert counted == two.comm_counters()["all_gather"]["calls"]
+        comm.reset_log()
+        train(one, 1)
+        seen.append(call_both())
+    comm.reset_log()
+    seen.append(call_both())
+    assert not comm.has_comm_data()
+    return seen
+
+
+def test_each_engine_has_its_own_log_of_collectives(pool):
+    both, first, none = pool.run(rank_two_logs, ranks=2)[0]
+    of_first = ["broadcast", "engine: reduce_scatter"]
+    assert first == of_first
+    # The first engine broadcast its weights before the log was reset.
+    assert both == sorted([*of_first, "engine: broadcast", "all_reduce", "engine: all_gather"])
+    assert none == []
+
+
 # FLOPs
 
 

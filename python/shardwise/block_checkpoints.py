@@ -1,5 +1,6 @@
 """``shardwise.activation_checkpointing``: recomputes the blocks of a model without its help."""
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -17,12 +18,40 @@ from shardwise.dear_results import keep_dear_results
 CONTEXTS = {"full": noop_context_fn, "selective": keep_dear_results}
 
 
+class Recomputed:
+    """A block's forward that is computed again in backward. In training only.
+
+    Copied or pickled it is the block's own forward again: a copy of a module computes with its own
+    weights, and needs no engine. A key-value cache would be filled twice, so blocks get none.
+    """
+
+    def __init__(self, block: nn.Module, contexts: Callable):
+        functools.update_wrapper(self, block.forward)
+        self._block = block
+        self._forward = block.forward
+        self._contexts = contexts
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._block.training or not torch.is_grad_enabled():
+            return self._forward(*args, **kwargs)
+        args = tuple(None if _is_cache(value) else value for value in args)
+        kwargs = {name: None if _is_cache(value) else value for name, value in kwargs.items()}
+        if kwargs.get("use_cache"):
+            kwargs["use_cache"] = False
+        return recomputed(self._forward, args, kwargs, self._contexts)
+
+    def __deepcopy__(self, memo: dict) -> Callable:
+        return copy.deepcopy(self._forward, memo)
+
+    def __reduce__(self) -> tuple:
+        return copy.copy, (self._forward,)
+
+
 class BlockCheckpoints:
     """Replaces the forward of each block by one that is computed again in backward.
 
-    In training only. ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of
-    a block, the engine's too, stay outside. A key-value cache would be filled twice, so blocks get
-    none.
+    ``contexts``: of the two runs, as torch's ``checkpoint`` takes them. Hooks of a block, the
+    engine's too, stay outside.
     """
 
     def __init__(self, blocks: list[nn.Module], contexts: Callable = noop_context_fn):
@@ -30,7 +59,7 @@ class BlockCheckpoints:
         for block in blocks:
             had_own = "forward" in vars(block)
             self._replaced.append((block, had_own, block.forward))
-            block.forward = _checkpointed(block, block.forward, contexts)
+            block.forward = Recomputed(block, contexts)
 
     def restore(self) -> None:
         """Gives the blocks their own forward back."""
@@ -40,20 +69,6 @@ class BlockCheckpoints:
                 block.forward = forward
             else:
                 del block.forward
-
-
-def _checkpointed(block: nn.Module, forward: Callable, contexts: Callable) -> Callable:
-    @functools.wraps(forward)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not block.training or not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        args = tuple(None if _is_cache(value) else value for value in args)
-        kwargs = {name: None if _is_cache(value) else value for name, value in kwargs.items()}
-        if kwargs.get("use_cache"):
-            kwargs["use_cache"] = False
-        return recomputed(forward, args, kwargs, contexts)
-
-    return run
 
 
 def _is_cache(value: Any) -> bool:

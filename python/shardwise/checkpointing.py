@@ -8,6 +8,7 @@ of a function, those of ``get_cuda_rng_tracker()`` too.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,17 +77,27 @@ def _set_state(state: torch.Tensor) -> None:
 
 
 @dataclass
-class Settings:
-    """How ``checkpoint`` works in this process. DeepSpeed's functions know no object to keep it
-    in."""
+class Inputs:
+    """Where the inputs of checkpointed functions are kept."""
 
-    configured: bool = False
     on_host: bool = False
-    random_states: RandomStates = field(default_factory=RandomStates)
     copies: HostCopies = field(default_factory=HostCopies)
 
 
+@dataclass
+class Settings:
+    """What the program set for this process. DeepSpeed's functions know no object to keep it in."""
+
+    configured: bool = False
+    inputs: Inputs = field(default_factory=Inputs)
+    random_states: RandomStates = field(default_factory=RandomStates)
+
+
 _SETTINGS = Settings()
+# Those of the engine whose forward is running, or whose part is computed again.
+_OF_ENGINE: ContextVar[Inputs | None] = ContextVar(
+    "inputs of an engine's checkpoints", default=None
+)
 
 
 def configure(
@@ -104,7 +115,8 @@ def configure(
 
     ``checkpoint_in_cpu`` keeps the inputs of checkpointed functions in host memory (on a GPU).
     ``contiguous_checkpointing``, ``num_checkpoints`` and ``synchronize`` change nothing here: no
-    buffer is needed, and nothing waits. ``initialize()`` calls this with its own configuration.
+    buffer is needed, and nothing waits. An engine whose own configuration has the section keeps to
+    that in its forward; this is for all others.
     """
     on_host, partition = False, False
     if deepspeed_config is not None:
@@ -123,14 +135,31 @@ def configure(
             "profile is not available in this version: wall_clock_breakdown in the configuration "
             "prints the time of forward and backward"
         )
-    _SETTINGS.on_host = on_host if checkpoint_in_cpu is None else bool(checkpoint_in_cpu)
+    _SETTINGS.inputs.on_host = on_host if checkpoint_in_cpu is None else bool(checkpoint_in_cpu)
     _SETTINGS.configured = True
 
 
-def configure_from(config: _C.Config) -> None:
+def inputs_of_engine(config: _C.Config) -> Inputs | None:
     """As an engine's configuration says, if it says anything."""
-    if config.origin(SECTION) != "default":
-        configure(deepspeed_config=config)
+    if config.origin(SECTION) == "default":
+        return None
+    return Inputs(config_source.sections(config, [SECTION])[SECTION]["cpu_checkpointing"])
+
+
+@contextmanager
+def keeping(inputs: Inputs | None) -> Iterator[None]:
+    """Checkpoints inside keep their inputs so; None: as the program configured."""
+    before = _OF_ENGINE.set(inputs)
+    try:
+        yield
+    finally:
+        _OF_ENGINE.reset(before)
+
+
+def inputs_in_force() -> Inputs:
+    """How a checkpoint at this place keeps its inputs."""
+    of_engine = _OF_ENGINE.get()
+    return _SETTINGS.inputs if of_engine is None else of_engine
 
 
 def _model_parallel_ranks(mpu: Any) -> int:
@@ -141,13 +170,13 @@ def _model_parallel_ranks(mpu: Any) -> int:
 
 
 def is_configured() -> bool:
-    """Whether ``configure`` was called, by the program or by ``initialize``."""
+    """Whether the program called ``configure``."""
     return _SETTINGS.configured
 
 
 def reset() -> None:
     """Drops copies of earlier passes. Nothing needs it; DeepSpeed's programs call it."""
-    _SETTINGS.copies = HostCopies()
+    _SETTINGS.inputs.copies = HostCopies()
 
 
 def set_num_layers(nlayers: int) -> None:
@@ -187,7 +216,7 @@ def checkpoint(function: Callable, *args: Any, **kwargs: Any) -> Any:
         return tuple(outputs)
 
     with _inputs_on_host():
-        outputs = torch_checkpoint.checkpoint(_with_states(run), *leaves, use_reentrant=True)
+        outputs = torch_checkpoint.checkpoint(_repeatable(run), *leaves, use_reentrant=True)
     return pytree.tree_unflatten(list(outputs), shape_of_result)
 
 
@@ -206,24 +235,26 @@ def recomputed(function: Callable, args: tuple, kwargs: dict, contexts: Callable
 
     with _inputs_on_host():
         return torch_checkpoint.checkpoint(
-            _with_states(run), *args, *kwargs.values(), use_reentrant=False, context_fn=contexts
+            _repeatable(run), *args, *kwargs.values(), use_reentrant=False, context_fn=contexts
         )
 
 
 def _inputs_on_host() -> AbstractContextManager[None]:
     """What torch saves inside, the inputs of a checkpoint, is kept in host memory if so set."""
-    if not _SETTINGS.on_host or not torch.cuda.is_available():
+    inputs = inputs_in_force()
+    if not inputs.on_host or not torch.cuda.is_available():
         return nullcontext()
-    copies = _SETTINGS.copies
+    copies = inputs.copies
     copies.begin_group()
     return torch.autograd.graph.saved_tensors_hooks(copies.pack, copies.unpack)
 
 
-def _with_states(function: Callable) -> Callable:
-    """The function, whose later runs start from the named random states of its first."""
-    states = _SETTINGS.random_states
+def _repeatable(function: Callable) -> Callable:
+    """The function, whose later runs, in backward, have the surroundings of its first: the named
+    random states that it starts from, and the settings of its engine."""
+    states, inputs = _SETTINGS.random_states, _OF_ENGINE.get()
     at_start = states.get_states()
-    if not at_start:
+    if not at_start and inputs is None:
         return function
     is_first = [True]
 
@@ -232,9 +263,10 @@ def _with_states(function: Callable) -> Callable:
             is_first[0] = False
             return function(*args, **kwargs)
         present = states.get_states()
-        states.set_states(at_start)
+        states.set_states({**present, **at_start})
         try:
-            return function(*args, **kwargs)
+            with keeping(inputs):
+                return function(*args, **kwargs)
         finally:
             states.set_states(present)
 

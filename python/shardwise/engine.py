@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from shardwise import _C
 from shardwise.accessors import ConfigAccessors
-from shardwise.checkpointing import configure_from
+from shardwise.checkpointing import keeping
 from shardwise.comm.log import watch_engine
 from shardwise.console import log
 from shardwise.forwards import ReplacedForwards
@@ -70,7 +70,6 @@ class Engine(ConfigAccessors, nn.Module):
             undo.callback(self._wiring.end, True)
             self._forwards = ReplacedForwards(self, self._wiring)
             undo.callback(self._forwards.restore)
-            configure_from(parts.config)
             watch_engine(self, self._core)
             if self._optimizer is not None:
                 self._optimizer.attach(self.zero_grad)
@@ -90,10 +89,14 @@ class Engine(ConfigAccessors, nn.Module):
             kwargs = _cast(kwargs, torch.float16)
         self._observer.saw_inputs(inputs, kwargs)
         try:
-            with self._observer.timed(self, "forward"), self._autocast():
+            with (
+                self._observer.timed(self, "forward"),
+                self._autocast(),
+                keeping(self._forwards.checkpoint_inputs),
+            ):
                 output = self.module(*inputs, **kwargs)
             if self._token_weighted:
-                self._target_tokens.saw_forward(self.module, kwargs, output)
+                self._target_tokens.saw_forward(self.micro_steps, self.module, kwargs, output)
             return output
         except RuntimeError as error:
             if self._core.communication_failed():
@@ -166,7 +169,7 @@ class Engine(ConfigAccessors, nn.Module):
                     '"shardwise": {"token_weighted_loss": true}'
                 )
             return None
-        tokens = self._target_tokens.behind(loss) if tokens is None else tokens
+        tokens = self._target_tokens.behind(self.micro_steps, loss) if tokens is None else tokens
         return None if tokens is None else torch.as_tensor(tokens, device=loss.device)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -188,7 +191,6 @@ class Engine(ConfigAccessors, nn.Module):
             )
         boundary = self.is_gradient_accumulation_boundary()
         self._settle()
-        self._target_tokens.forget()
         self._progress.step_applied = False
         if boundary:
             self._update(lr_kwargs or {})
@@ -205,7 +207,6 @@ class Engine(ConfigAccessors, nn.Module):
         """
         self._check_may_step("flush_accumulation")
         self._settle()
-        self._target_tokens.forget()
         with self._dropping_the_window_on_failure():
             held_by_all = self._core.held_by_all()
         if held_by_all:
@@ -231,9 +232,8 @@ class Engine(ConfigAccessors, nn.Module):
             yield
         except BaseException as error:
             if not self._core.communication_failed():
-                self._core.zero_grad()
+                self._forget_gradients()
                 self._window.drop()
-                self._target_tokens.forget()
                 log("the gradients of this accumulation window were dropped")
             elif isinstance(error, RuntimeError):
                 raise self._lost_the_others(error) from error
@@ -296,6 +296,9 @@ class Engine(ConfigAccessors, nn.Module):
                 "zero_grad() in the middle of an accumulation window drops the gradients of its "
                 "earlier micro-batches; step() clears them by itself"
             )
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
         self._target_tokens.forget()
         self._core.zero_grad()
 

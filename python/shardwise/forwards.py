@@ -4,13 +4,15 @@ from typing import Any
 
 from shardwise.adoption import Adoption, Announced, Common, adopt
 from shardwise.block_checkpoints import checkpoint_blocks
+from shardwise.checkpointing import inputs_of_engine
 from shardwise.wiring import Wiring
 
 
 class ReplacedForwards:
     """Modules of known families run on our operations; blocks are computed again in backward.
 
-    Attributes: ``announced``, which the engine keeps up to date.
+    Attributes: ``announced``, which the engine keeps up to date; ``checkpoint_inputs``, how all
+    checkpoints in the engine's forward keep their inputs, None: as the program configured.
     """
 
     def __init__(self, engine: Any, wiring: Wiring):
@@ -18,6 +20,7 @@ class ReplacedForwards:
             loss_scale=wiring.core.loss_scale(),
             accumulation_steps=engine.gradient_accumulation_steps(),
         )
+        self.checkpoint_inputs = inputs_of_engine(engine.resolved_config)
         self._adoption = self._adopt(engine, wiring)
         try:
             self._blocks = checkpoint_blocks(engine, wiring.units)

@@ -12,12 +12,19 @@ from shardwise import _C
 
 @dataclass
 class TargetTokens:
-    """The forwards of the micro-batch under way, and the target tokens of each."""
+    """The forwards of the micro-batch under way, and the target tokens of each.
 
+    ``micro_batch`` is a number that changes from one micro-batch to the next.
+    """
+
+    _micro_batch: int = -1
     _seen: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = field(default_factory=list)
 
-    def saw_forward(self, module: nn.Module, kwargs: dict[str, Any], output: Any) -> None:
+    def saw_forward(
+        self, micro_batch: int, module: nn.Module, kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Counts the targets of a causal language model of transformers that got ``labels``."""
+        self._forget_others(micro_batch)
         labels = kwargs.get("labels")
         kind = getattr(getattr(module, "loss_function", None), "__name__", None)
         loss = getattr(output, "loss", output[0] if isinstance(output, tuple) else None)
@@ -25,8 +32,9 @@ class TargetTokens:
         if known and isinstance(loss, torch.Tensor) and loss.requires_grad:
             self._seen.append((weakref.ref(loss), (labels[..., 1:] != -100).sum()))
 
-    def behind(self, loss: torch.Tensor) -> torch.Tensor | None:
+    def behind(self, micro_batch: int, loss: torch.Tensor) -> torch.Tensor | None:
         """Tokens of the forward that gave this loss, or of the only one; None without any."""
+        self._forget_others(micro_batch)
         for seen, tokens in self._seen:
             if seen() is loss:
                 return tokens
@@ -39,5 +47,10 @@ class TargetTokens:
         return self._seen[0][1] if self._seen else None
 
     def forget(self) -> None:
-        """The micro-batch is over."""
+        """The gradients of the micro-batch under way were thrown away."""
         self._seen.clear()
+
+    def _forget_others(self, micro_batch: int) -> None:
+        if micro_batch != self._micro_batch:
+            self._micro_batch = micro_batch
+            self._seen.clear()

@@ -15,7 +15,7 @@ from torch import nn
 from shardwise import _C
 from shardwise.console import log
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
-from shardwise.ownership import is_cut
+from shardwise.ownership import EngineHook, Mark, is_cut
 from shardwise.process_groups import make_groups
 from shardwise.travel import DTYPES, travel_dtypes
 from shardwise.units import is_plain, split_into_units
@@ -185,7 +185,7 @@ class Wiring:
             for name, _, parameter in unit.parameters:
                 self.index[id(parameter)] = numbers[name]
                 self.unit_of[numbers[name]] = position
-                parameter._shardwise = (owner, numbers[name])
+                parameter._shardwise = Mark(owner, numbers[name])
 
     def _check_the_rest(self) -> None:
         widened = []
@@ -220,8 +220,8 @@ class Wiring:
         if self._stage < 2:
             return  # nothing happens at the borders of units
         for number, unit in enumerate(self.units):
-            before = self.core.pre_hook(number, unit.is_root)
-            after = self.core.post_hook(number)
+            before = EngineHook(self.core.pre_hook(number, unit.is_root))
+            after = EngineHook(self.core.post_hook(number))
             self._hooks += [
                 unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
                 unit.module.register_forward_hook(after),

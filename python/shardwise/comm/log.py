@@ -48,61 +48,79 @@ class Record:
         return self.bytes / self.seconds if self.seconds else 0.0
 
 
-class CommsLog:
-    """What to log, and what was logged in this process."""
+@dataclass
+class LogSettings:
+    """What to log."""
 
-    def __init__(self) -> None:
-        self.enabled = False
-        self.verbose = False
-        self.prof_all = True
-        self.prof_ops: tuple[str, ...] = ()
-        self.debug = False
-        self.records: dict[str, Record] = defaultdict(Record)
-        self._engines: dict[int, weakref.ref[Any]] = {}
+    enabled: bool = False
+    verbose: bool = False
+    prof_all: bool = True
+    prof_ops: tuple[str, ...] = ()
+    debug: bool = False
 
-    def configure(self, **settings: Any) -> None:
+    def change(self, **settings: Any) -> None:
         for name, value in settings.items():
             if value is not None:
                 setattr(self, name, tuple(value) if name == "prof_ops" else value)
 
-    def wants(self, operation: str, asked: bool = False) -> bool:
-        return self.enabled and (asked or self.prof_all or operation in self.prof_ops)
+    def names(self, operation: str) -> bool:
+        return self.prof_all or operation in self.prof_ops
 
-    def watch(self, engine: Any) -> None:
+    def wants(self, operation: str, asked: bool = False) -> bool:
+        return self.enabled and (asked or self.names(operation))
+
+
+class CommsLog:
+    """What was logged in this process, and who wants what: the program and each engine.
+
+    Attributes: ``settings``, the program's own.
+    """
+
+    def __init__(self) -> None:
+        self.settings = LogSettings()
+        self.records: dict[str, Record] = defaultdict(Record)
+        self._engines: dict[int, tuple[weakref.ref[Any], LogSettings]] = {}
+
+    def who_wants(self, operation: str, asked: bool = False) -> list[LogSettings]:
+        of_engines = [settings for engine, settings in self._engines.values() if engine()]
+        everyone = [self.settings, *of_engines]
+        return [settings for settings in everyone if settings.wants(operation, asked)]
+
+    def watch(self, engine: Any, settings: LogSettings) -> None:
         """The engine's own collectives belong to the summary from now on."""
-        self._engines[id(engine)] = weakref.ref(engine)
+        self._engines[id(engine)] = weakref.ref(engine), settings
 
     def leave(self, engine: Any) -> None:
         """The engine ends; its numbers stay."""
-        if self._engines.pop(id(engine), None) is not None:
-            for name, record in engine_records(engine).items():
+        _, settings = self._engines.pop(id(engine), (None, None))
+        if settings is not None:
+            for name, record in engine_records(engine, settings).items():
                 self.records[name].add(record)
 
     def all_records(self) -> dict[str, Record]:
         """By operation; those of engines are called "engine: all_gather" and so on."""
         found = {name: Record(r.calls, r.bytes, r.seconds) for name, r in self.records.items()}
-        for reference in self._engines.values():
+        for reference, settings in self._engines.values():
             engine = reference()
-            for name, record in engine_records(engine).items() if engine is not None else ():
+            records = {} if engine is None else engine_records(engine, settings)
+            for name, record in records.items():
                 found.setdefault(name, Record()).add(record)
-        return {name: r for name, r in sorted(found.items()) if r.calls and self._shows(name)}
-
-    def _shows(self, name: str) -> bool:
-        return self.prof_all or name.removeprefix("engine: ") in self.prof_ops
+        return {name: r for name, r in sorted(found.items()) if r.calls}
 
     def reset(self) -> None:
         self.records.clear()
-        for reference in self._engines.values():
+        for reference, _ in self._engines.values():
             if (engine := reference()) is not None:
                 engine.reset_comm_counters()
 
 
-def engine_records(engine: Any) -> dict[str, Record]:
+def engine_records(engine: Any, settings: LogSettings) -> dict[str, Record]:
     if engine.device.type == "cuda":
         torch.cuda.synchronize(engine.device)  # times are those of collectives that have ended
     return {
         f"engine: {name}": Record(int(c["calls"]), c["payload_bytes"], c["seconds"])
         for name, c in engine.comm_counters().items()
+        if settings.names(name)
     }
 
 
@@ -111,10 +129,10 @@ LOG = CommsLog()
 
 def watch_engine(engine: Any, core: Any) -> None:
     """Does what ``comms_logger`` of the engine's configuration says."""
-    settings = engine.config_value(SECTION)
-    if settings["enabled"]:
-        LOG.configure(**settings)
-        LOG.watch(engine)
+    settings = LogSettings()
+    settings.change(**engine.config_value(SECTION))
+    if settings.enabled:
+        LOG.watch(engine, settings)
         core.measure_collectives(True)
 
 
@@ -126,14 +144,14 @@ def configure(
     verbose: bool | None = None,
     debug: bool | None = None,
 ) -> None:
-    """Turns the log of ``shardwise.comm``'s functions on or off.
+    """Turns the program's log of ``shardwise.comm``'s functions on or off.
 
     From ``comms_logger`` of a configuration (a dict or a path), then from the arguments that are
-    given. ``initialize()`` does it where its configuration says so.
+    given. An engine whose configuration has the section wants a log of its own while it lives.
     """
     if deepspeed_config is not None:
-        LOG.configure(**config_source.sections(deepspeed_config, [SECTION])[SECTION])
-    LOG.configure(
+        LOG.settings.change(**config_source.sections(deepspeed_config, [SECTION])[SECTION])
+    LOG.settings.change(
         enabled=enabled, prof_all=prof_all, prof_ops=prof_ops, verbose=verbose, debug=debug
     )
 
@@ -149,7 +167,8 @@ def logged(function: Callable) -> Callable:
     def call(
         *args: Any, prof: bool = False, log_name: str | None = None, debug: str | None = None, **kw
     ) -> Any:
-        if not LOG.wants(name, prof):
+        wanted_by = LOG.who_wants(name, prof)
+        if not wanted_by:
             return function(*args, **kw)
         values = (*args, *kw.values())
         _synchronize(values)
@@ -160,8 +179,10 @@ def logged(function: Callable) -> Callable:
         _synchronize(values)
         record = Record(1, _payload(args, kw), time.perf_counter() - began)
         LOG.records[log_name or name].add(record)
-        if LOG.verbose:
-            caller = f", called by {inspect.stack()[1].function}" if LOG.debug else ""
+        verbose = [settings for settings in wanted_by if settings.verbose]
+        if verbose:
+            debug_too = any(settings.debug for settings in verbose)
+            caller = f", called by {inspect.stack()[1].function}" if debug_too else ""
             log(
                 f"{log_name or name}: {record.bytes:.0f} bytes, {1e3 * record.seconds:.3f} ms, "
                 f"{_rate(record.bandwidth)}{caller}"
