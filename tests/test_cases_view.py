@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import models
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from kept_bytes import Storages
 from parity import make_engine
 from torch import nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 SAMPLES = 16
 STEPS = 5
@@ -246,11 +248,17 @@ def plain_siamese():
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-def rank_siamese(stage, name):
+def checkpoint_by(how):
     from shardwise import checkpointing
 
+    if how.startswith("torch"):
+        return partial(torch_checkpoint, use_reentrant=how == "torch, reentrant")
+    return getattr(checkpointing, how)
+
+
+def rank_siamese(stage, how):
     ranks = dist.get_world_size()
-    model = siamese(getattr(checkpointing, name))
+    model = siamese(checkpoint_by(how))
     config = {
         "train_micro_batch_size_per_gpu": models.SAMPLES // ranks,
         "optimizer": {"type": "AdamW"},
@@ -262,11 +270,13 @@ def rank_siamese(stage, name):
         return parity.full_gradients(engine)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("name", ["checkpoint", "non_reentrant_checkpoint"])
-def test_AC_03_shared_weights_under_checkpoints(stage, name, pool, reference):
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "how", ["checkpoint", "non_reentrant_checkpoint", "torch, reentrant", "torch, not reentrant"]
+)
+def test_AC_03_shared_weights_under_checkpoints(stage, how, pool, reference):
     plain = reference.run(plain_siamese)[0]
-    for gradients in pool.run(rank_siamese, stage, name, ranks=2):
+    for gradients in pool.run(rank_siamese, stage, how, ranks=2):
         for key, value in plain.items():
             error = (gradients[key] - value).abs().max() / value.abs().max()
             assert error <= 1e-5, f"{key}: {error:.1e}"
