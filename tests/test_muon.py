@@ -1,5 +1,7 @@
 """Muon: whole matrices from shards, against torch.optim.Muon and a plain reference in fp64."""
 
+from contextlib import nullcontext
+
 import models
 import parity
 import pytest
@@ -42,13 +44,21 @@ def plain_muon():
     return [p.detach() for p in model.parts], momenta
 
 
-def rank_muon(stage, dtype="fp32", zero=None, params=PARAMS, steps=STEPS, **more):
-    """Masters, momenta (None for parameters of Adam) and the memory report."""
+def rank_muon(stage, dtype="fp32", zero=None, params=PARAMS, steps=STEPS, early=False, **more):
+    """Masters, momenta (None for parameters of Adam) and the memory report.
+
+    `early`: of a model that is built in shards.
+    """
     from shardwise.utils import safe_get_full_optimizer_state
+
+    import shardwise
 
     settings = {**rule_config(stage, dtype, {"type": "Muon", "params": params}), **more}
     settings["zero_optimization"].update(zero or {})
-    with make_engine(rules.ExactGradients(SHAPES), settings) as engine:
+    with shardwise.zero.Init() if early else nullcontext():
+        model = rules.ExactGradients(SHAPES)
+    assert early == any(hasattr(p, "_shardwise_early") for p in model.parameters())
+    with make_engine(model, settings) as engine:
         for step in range(steps):
             engine.backward(engine(step))
             engine.step()
@@ -108,6 +118,70 @@ def test_masters_do_not_depend_on_the_cut(stage, dtype, ranks, zero, more, pool,
     for weights, momenta, _ in pool.run(rank_muon, stage, dtype, zero, ranks=ranks, **more):
         same_bits(weights, whole[0])
         same_bits(momenta, whole[1])
+
+
+@pytest.mark.parametrize(
+    ("stage", "dtype", "ranks", "zero", "more"),
+    [
+        (3, "fp32", 2, None, {}),
+        (3, "bf16", 3, OFFLOAD, {}),
+        (2, "bf16", 2, None, {}),
+        (3, "fp32", 4, None, HYBRID),
+    ],
+)
+def test_models_that_are_built_in_shards(stage, dtype, ranks, zero, more, pool, whole):
+    for weights, momenta, _ in pool.run(
+        rank_muon, stage, dtype, zero, early=True, ranks=ranks, **more
+    ):
+        same_bits(weights, whole[0])
+        same_bits(momenta, whole[1])
+
+
+# ---- more than one round of exchanges
+
+ROUND = 1 << 25  # elements that a rank takes in one round, as in zero/muon.cpp
+
+
+class Rounds(nn.Module):
+    """Two ranks: the first takes the matrix that costs most, the second both others, which are
+    more than it may hold at once. Gradients are exact."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = ((2, ROUND // 2), (512, 512), (64, 64))
+        self.parts = nn.ParameterList(nn.Parameter(torch.ones(shape)) for shape in shapes)
+
+    def forward(self, step):
+        loss = 0.0
+        for part in self.parts:
+            rows = part.shape[0]
+            pattern = (torch.arange(64 * rows).reshape(rows, 64) ** 2 + step) % 61 / 8.0
+            loss = loss + (part.view(rows, -1, 64) * pattern[:, None]).sum()
+        return loss
+
+
+def rank_rounds():
+    """The same weights with whole matrices and with shards; the exchanges of the step."""
+    params = {"lr": 0.05, "momentum": 0.9}
+    weights = []
+    for stage in (0, 2):
+        settings = rule_config(stage, "fp32", {"type": "Muon", "params": params})
+        with make_engine(Rounds(), settings) as engine:
+            engine.reset_comm_counters()
+            engine.backward(engine(step=1))
+            engine.step()
+            counters = engine.comm_counters()
+            weights.append(engine.state_dict())
+    whole, sharded = weights
+    for name, value in whole.items():
+        assert (value != 1).any()
+        assert torch.equal(sharded[name], value), name
+    return counters["all_to_all"]["calls"]
+
+
+def test_several_rounds(pool):
+    """Each round sends updates to their owners and back."""
+    assert pool.run(rank_rounds, ranks=2) == [2 * 2] * 2
 
 
 def test_momentum_takes_its_share(pool):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import models
 import pytest
+import reference
 import torch
 import torch.distributed as dist
 
@@ -108,6 +109,13 @@ def test_saved_weights_load_into_transformers(tmp_path):
     assert held_out["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
+# Muon with the steps of the parity table, so small that they amplify no rounding.
+RATES = {
+    "AdamW": {"lr": 1e-2, "weight_decay": 0.1, "eps": 1e-4},
+    "Muon": reference.OPTIMIZERS["Muon"][1],
+}
+
+
 def byte_model(name):
     """A model of the parity tests with a vocabulary for bytes; always the same weights."""
     small = models.build(name)
@@ -139,8 +147,12 @@ def rank_losses(model, config, files, seed, steps):
     return found
 
 
-@pytest.mark.parametrize("model,stage", [("gpt2", 0), ("gpt2", 3), ("llama", 2), ("llama", 3)])
-def test_python_and_native_front_agree(model, stage, pool, tmp_path):
+@pytest.mark.parametrize(
+    ("model", "stage", "optimizer"),
+    [("gpt2", 0, "AdamW"), ("gpt2", 3, "AdamW"), ("llama", 2, "AdamW"), ("llama", 3, "AdamW"),
+     ("gpt2", 2, "Muon"), ("llama", 3, "Muon")],
+)  # fmt: skip
+def test_python_and_native_front_agree(model, stage, optimizer, pool, tmp_path):
     """Same weights, same data, same losses, to 1e-6 in fp32.
 
     The fronts compute with different kernels. Adam's first steps are as long for a gradient of 1e-7
@@ -152,7 +164,7 @@ def test_python_and_native_front_agree(model, stage, pool, tmp_path):
         "train_batch_size": 8,
         "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "eps": 1e-4}},
+        "optimizer": {"type": optimizer, "params": RATES[optimizer]},
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
     }
     job = job_of(

@@ -76,6 +76,7 @@ def plain(case: Case, dtype: str) -> dict:
         grads = {n: g / (factor * micro_batches) for n, g in sums.items() if g is not None}
         norm = torch.linalg.vector_norm(torch.stack([g.double().norm() for g in grads.values()]))
         reference.apply(update, named, masters, grads, float(norm), case.clip)
+        reference.round_stored(update, case.masters if dtype != "fp32" else "", kind)
         record["losses"].append(sum(losses) / len(losses))
         record["norms"].append(float(norm))
     record["weights"] = {n: p.detach().float() for n, p in named.items()}
@@ -151,6 +152,12 @@ CASES = [
     (Case(3, ranks=2), "head stays whole"),
     (Case(2, ranks=4, accumulation=4), "hybrid"),
     (Case(3, dtype="bf16", ranks=4), "hybrid"),
+    (Case(0, dtype="bf16", ranks=2, masters="16-bit"), "configuration"),
+    (Case(1, dtype="bf16", ranks=2, masters="16-bit"), "added"),
+    (Case(2, dtype="fp16", ranks=2, clip=True, masters="16-bit"), "configuration"),
+    (Case(3, dtype="bf16", ranks=2, masters="16-bit with states"), "configuration"),
+    (Case(3, dtype="bf16", ranks=2, masters="16-bit with states"), "offload"),
+    (Case(2, dtype="bf16", ranks=4, masters="16-bit with states"), "hybrid"),
     *((Case(stage, model="reused", ranks=2), "configuration") for stage in range(4)),
     (Case(2, model="gpt2", ranks=2), "configuration"),
     (Case(3, model="gpt2", ranks=2, accumulation=4), "configuration"),
@@ -167,7 +174,7 @@ def records(reference):
 
     def record(case: Case, dtype: str) -> dict:
         parts = 1 if dtype == "fp32" else case.ranks * case.accumulation
-        key = (case.model, dtype, case.optimizer, case.clip, parts)
+        key = (case.model, dtype, case.optimizer, case.clip, parts, case.masters)
         if key not in found:
             found[key] = reference.run(plain, case, dtype)[0]
         return found[key]
