@@ -306,6 +306,17 @@ def test_bad_jobs_are_explained(case, tmp_path):
     assert len(codes) == 1
 
 
+def test_a_missing_file_that_has_to_be_made(tmp_path):
+    """The quickstart's text is made by a script, which the page beside the job file names."""
+    for name in ("job.json", "README.md"):
+        (tmp_path / name).write_text((ROOT / "examples/quickstart" / name).read_text())
+    text = run("train", tmp_path / "job.json", expect=74)
+    assert f"{tmp_path}/output/train.txt' does not exist; {tmp_path}/README.md may say" in text
+    assert "corpus.py" in (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").unlink()
+    assert run("train", tmp_path / "job.json", expect=74).rstrip().endswith("does not exist")
+
+
 def test_checks_before_the_ranks_start(tmp_path):
     """What is wrong with a job is said once, not by every rank."""
     job = job_of(tmp_path)

@@ -24,6 +24,28 @@ std::vector<std::string> matches(const std::string& pattern) {
   return paths;
 }
 
+// Where a file comes from that has to be made first: the page beside it or one folder up, or "".
+std::string page_near(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  for (const std::filesystem::path& place : {folder, folder.parent_path()}) {
+    const std::filesystem::path page = place / "README.md";
+    std::error_code error;
+    if (std::filesystem::is_regular_file(page, error)) {
+      return page.string();
+    }
+  }
+  return "";
+}
+
+void check_exists(const std::string& file, const std::string& key) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) {
+    const std::string page = page_near(file);
+    SW_FAIL(IoError, key, ": '", file, "' does not exist",
+            page.empty() ? "" : concat("; ", page, " may say what makes it"));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> expand_files(const std::vector<std::string>& patterns,
@@ -39,8 +61,9 @@ std::vector<std::string> expand_files(const std::vector<std::string>& patterns,
       files.push_back(pattern);
       continue;
     }
-    SW_USER_CHECK(IoError, pattern.find_first_of("*?[") != std::string::npos, key, ": '", pattern,
-                  "' does not exist");
+    if (pattern.find_first_of("*?[") == std::string::npos) {
+      check_exists(pattern, key);
+    }
     const std::vector<std::string> found = matches(pattern);
     SW_USER_CHECK(ConfigError, !found.empty(), key, ": no file matches '", pattern, "'");
     files.insert(files.end(), found.begin(), found.end());
