@@ -347,8 +347,8 @@ void check_offload(Draft& draft) {
   const std::string device = "zero_optimization.offload_optimizer.device";
   if (draft.sound({device}) && draft.value(device).is_string("nvme")) {
     draft.problem(concat(device,
-                         ": \"nvme\" is known, not available in this version of shardwise; write "
-                         "\"cpu\" for host memory, or \"none\""));
+                         ": \"nvme\" is known, not available in this version of shardwise (",
+                         needs_later_version(), "); write \"cpu\" for host memory, or \"none\""));
   }
 }
 

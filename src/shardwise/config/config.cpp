@@ -26,6 +26,27 @@ std::string auto_problem(const std::vector<std::string>& autos) {
   return text;
 }
 
+// "section.key (line 3): what is wrong" for texts that begin with "section.key: ".
+void name_lines(const KeyLines& lines, std::vector<std::string>& texts) {
+  for (std::string& text : texts) {
+    const std::size_t end = std::min(text.find(": "), text.size());
+    const auto found = lines.find(text.substr(0, end));
+    if (found != lines.end()) {
+      text.insert(end, concat(" (line ", found->second, ")"));
+    }
+  }
+}
+
+// An override sets what it names and all inside: no line of the file is to blame.
+void forget_overridden(const std::set<std::string>& command_line, KeyLines& lines) {
+  for (const std::string& path : command_line) {
+    std::erase_if(lines, [&](const auto& entry) {
+      const std::string& key = entry.first;
+      return key == path || key.rfind(path + ".", 0) == 0 || key.rfind(path + "[", 0) == 0;
+    });
+  }
+}
+
 [[noreturn]] void fail_with(const std::string& source, const std::vector<std::string>& problems) {
   if (problems.size() == 1) {
     SW_FAIL(ConfigError, visible(source), ": ", problems.front());
@@ -213,12 +234,24 @@ Resolved load_text(std::string_view json_text, const LoadOptions& options) {
   return Resolved(resolve(document, std::move(draft)));
 }
 
+Resolved load_file_text(std::string_view json_text, const std::string& file, LoadOptions options) {
+  Draft draft;
+  draft.options = std::move(options);
+  draft.options.source = file;
+  const Value document = parse_json(json_text, file, &draft.problems, &draft.lines);
+  return Resolved(resolve(document, std::move(draft)));
+}
+
 std::shared_ptr<const Resolved::State> resolve(const Value& document, Draft draft) {
   const LoadOptions& options = draft.options;
   SW_USER_CHECK(ConfigError, options.world_size >= 1, options.source, ": world size ",
                 options.world_size, " is too small; allowed: an integer >= 1");
   read_document(document, draft);
   check_and_derive(draft);
+  forget_overridden(draft.command_line, draft.lines);
+  for (auto* texts : {&draft.problems, &draft.notes, &draft.autos}) {
+    name_lines(draft.lines, *texts);
+  }
   if (!draft.autos.empty()) {
     draft.problem(auto_problem(draft.autos));
   }

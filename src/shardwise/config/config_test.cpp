@@ -1,11 +1,8 @@
 #include "shardwise/config/config.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "shardwise/base/error.h"
@@ -368,7 +365,8 @@ TEST(Config, OldOffloadForms) {
             "");
   EXPECT_TRUE(contains(error_with(R"("zero_optimization": {"cpu_offload": true})"),
                        "zero_optimization.cpu_offload: true is known, not available in this "
-                       "version of shardwise; remove it or set false"));
+                       "version of shardwise (needs version > " SW_VERSION
+                       "); remove it or set false"));
   EXPECT_TRUE(contains(error_with(R"("zero_optimization": {"cpu_offload": false,
                                      "offload_optimizer": {"device": "none"}})"),
                        "both are given; keep offload_optimizer"));
@@ -390,7 +388,8 @@ TEST(Config, OffIsSilentAndOnIsAnError) {
   EXPECT_TRUE(off.notes().empty());
   EXPECT_EQ(error_with(R"("zero_optimization": {"offload_param": {"device": "cpu"}})"),
             "ds.json: zero_optimization.offload_param.device: \"cpu\" is known, not available in "
-            "this version of shardwise; remove it or set \"none\"");
+            "this version of shardwise (needs version > " SW_VERSION
+            "); remove it or set \"none\"");
 }
 
 TEST(Config, EachOfTheseAsksForAFeature) {
@@ -441,6 +440,19 @@ TEST(Config, EachOfTheseAsksForAFeature) {
     EXPECT_TRUE(contains(error, "is known, not available in this version of shardwise")) << members;
     EXPECT_FALSE(contains(error, "problems:")) << error;
   }
+}
+
+TEST(Config, KeysThatDoNothingForOneReasonAreOneNote) {
+  const Resolved resolved = load_with(
+      R"("bf16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": 2})");
+  ASSERT_EQ(resolved.notes().size(), 1U);
+  EXPECT_EQ(resolved.notes()[0],
+            "bf16.loss_scale, bf16.initial_scale_power and bf16.hysteresis have no effect: bf16 "
+            "has the range of fp32 and needs no loss scale");
+  EXPECT_EQ(load_with(R"("bf16": {"enabled": true, "loss_scale": 0})")
+                .notes()[0]
+                .rfind("bf16.loss_scale has no effect: ", 0),
+            0U);
 }
 
 TEST(Config, WhatOnlyPythonCarriesOutIsRefusedWithoutIt) {
@@ -707,81 +719,7 @@ TEST(Config, AnotherMicroBatchChangesTheTrainBatchSize) {
   EXPECT_EQ(changed.config().batch.train_micro_batch_size_per_gpu, 5);
 }
 
-// --- sources ---
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sw_configXXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-TEST(Sources, AFileIsNamedInOriginsAndErrors) {
-  const TempFolder folder;
-  const std::string good = folder.write("ds.json", "\xEF\xBB\xBF{\"train_batch_size\": 8} // end");
-  EXPECT_EQ(load_file(good, {}).origin("train_batch_size"), "user (" + good + ")");
-  EXPECT_EQ(load_argument(good, {}).config().batch.train_batch_size, 8);
-  const std::string bad = folder.write("bad.json", "{\"train_batch_size\": }");
-  try {
-    load_file(bad, {});
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_TRUE(contains(error.what(), bad + " (line 1, column 22) is not valid JSON"))
-        << error.what();
-  }
-}
-
-TEST(Sources, FilesThatCannotBeReadAreNamed) {
-  const TempFolder folder;
-  for (const std::string& path : {folder.path() + "/missing.json", folder.path(), std::string()}) {
-    try {
-      load_file(path, {});
-      FAIL() << path;
-    } catch (const IoError& error) {
-      EXPECT_TRUE(contains(error.what(), "\"" + path + "\"")) << error.what();
-    }
-  }
-  const std::string large = folder.write("large.json", std::string(5 << 20, ' '));
-  EXPECT_THROW(load_file(large, {}), ConfigError);
-  EXPECT_THROW(load_file("/dev/zero", {}), ConfigError);
-}
-
-TEST(Sources, Base64) {
-  // python3 -c "import base64; print(base64.urlsafe_b64encode(b'...'))"
-  const Resolved resolved = load_argument("eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0=", {});
-  EXPECT_EQ(resolved.config().batch.train_batch_size, 8);
-  EXPECT_EQ(resolved.origin("train_batch_size"), "user (base64)");
-  // {"train_batch_size":8,"wandb":{"group": (two of ?, >, ~)}} has both special characters.
-  EXPECT_EQ(load_argument("eyJ0cmFpbl9iYXRjaF9zaXplIjo4LCJ3YW5kYiI6eyJncm91cCI6Ij8_Pj5-fiJ9fQ", {})
-                .value_json("wandb.group"),
-            "\"?\?>>~~\"");
-}
-
-TEST(Sources, OtherArgumentsAreExplained) {
-  for (const std::string& argument : {std::string("no/such/ds.json"), std::string("ds_config"),
-                                      std::string(), std::string("WzFd"), std::string(100'000, 'a'),
-                                      std::string("a\0b", 3), std::string("\xFF\xFE")}) {
-    try {
-      load_argument(argument, {});
-      FAIL() << argument;
-    } catch (const ConfigError& error) {
-      EXPECT_TRUE(contains(error.what(), "neither an existing file nor")) << error.what();
-    }
-  }
-  EXPECT_THROW(load_argument("{\"train_batch_size\": 8}", {}), ConfigError);
-}
-
-TEST(Sources, TheDocumentMustBeAnObject) {
+TEST(Config, TheDocumentMustBeAnObject) {
   for (const char* text : {"[]", "3", "null", "\"x\"", "Infinity"}) {
     EXPECT_TRUE(contains(error_of(text), "a configuration is an object")) << text;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardwise/config/config.h"
+#include "shardwise/config/json_reader.h"
 #include "shardwise/config/schema.h"
 
 namespace shardwise::config {
@@ -21,6 +22,7 @@ struct Entry {
 struct Draft {
   LoadOptions options;
   bool job = false;                       // a job file, which may have the sections of one
+  KeyLines lines;                         // of the document's keys, where it is a file
   std::set<std::string> command_line;     // paths in the document that an override has set
   std::map<const Field*, Entry> entries;  // keys with a single value (no "*" and "[]")
   std::set<const Field*> broken;          // keys whose value is wrong already
@@ -71,6 +73,12 @@ JobSections make_job_sections(const std::map<const Field*, Entry>& entries);
 // micro-batches make a step and masters are fp32, else `model_dtype`.
 std::string default_sum_dtype(const std::string& model_dtype, std::int64_t accumulation_steps,
                               bool sixteen_bit_masters);
+
+// "needs version > 0.1.0": what this version cannot do comes with a later one, if at all.
+std::string needs_later_version();
+
+// A document that lies in `file`, whose lines messages name.
+Resolved load_file_text(std::string_view json_text, const std::string& file, LoadOptions options);
 
 // All of the above for one document; one ConfigError with all that is wrong.
 std::shared_ptr<const Resolved::State> resolve(const Value& document, Draft draft);

@@ -150,7 +150,7 @@ Job load_job(const std::string& path, const std::vector<Override>& overrides,
   draft.options = options;
   draft.options.source = path;
   draft.job = true;
-  Value document = parse_json(read_document_file(path), path, &draft.problems);
+  Value document = parse_json(read_document_file(path), path, &draft.problems, &draft.lines);
   if (document.is_object()) {  // what else it is, is reported when it is read
     apply_overrides(overrides, document, draft);
   }

@@ -240,6 +240,16 @@ TEST_F(JobTest, AnOverrideReplacesAKeyUnderItsOtherName) {
   EXPECT_EQ(job.engine.origin("zero_optimization.stage3_prefetch_bucket_size"), "command line");
 }
 
+TEST_F(JobTest, LinesAreThoseOfTheFileNotOfOverrides) {
+  const std::string text = R"({"model": {"path": "m"},
+  "data": {"files": "x", "sequence_length": 8},
+  "training": {"steps": -1}, "optimizer": {"type": "AdamW"}, "train_batch_size": 4})";
+  EXPECT_TRUE(contains(error_of(text), "training.steps (line 3): -1 is too small"))
+      << error_of(text);
+  const std::string overridden = error_of(text, {{"training.steps", "-2"}});
+  EXPECT_TRUE(contains(overridden, "training.steps: -2 is too small")) << overridden;
+}
+
 TEST_F(JobTest, OverridesThatCannotBePutAnywhere) {
   EXPECT_TRUE(contains(error_with("data.files.first", "5"),
                        "data.files is a string (\"corpus/*.txt\"), not an object; set data.files"));

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <unordered_set>
 #include <utility>
@@ -159,11 +160,48 @@ class Cleaner {
   char last_ = '{';            // last character that is no space or comment
 };
 
+// Where the parser, which does not tell, stands in the text. It reads each character once.
+struct Reading {
+  const char* at = nullptr;
+  const char* counted = nullptr;  // up to here line breaks are in `line`
+  std::size_t line = 1;
+
+  std::size_t present_line() {
+    line += static_cast<std::size_t>(std::count(counted, at, '\n'));
+    counted = at;
+    return line;
+  }
+};
+
+// Input of the parser that moves a Reading on.
+class Cursor {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Cursor(const char* at, Reading* reading) : at_(at), reading_(reading) {}
+  reference operator*() const { return *at_; }
+  Cursor& operator++() {
+    reading_->at = ++at_;
+    return *this;
+  }
+  bool operator==(const Cursor& other) const { return at_ == other.at_; }
+  bool operator!=(const Cursor& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  Reading* reading_;
+};
+
 // Builds a Value from the parser's events.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Builder(std::string_view text, const std::string& source, std::vector<std::string>* duplicates)
-      : text_(text), source_(source), duplicates_(duplicates) {}
+  Builder(std::string_view text, const std::string& source, std::vector<std::string>* duplicates,
+          KeyLines* lines, Reading& reading)
+      : text_(text), source_(source), duplicates_(duplicates), lines_(lines), reading_(reading) {}
 
   bool null() override { return put(Value::null()); }
   bool boolean(bool value) override { return put(Value::of(value)); }
@@ -195,6 +233,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (!stack_.back().seen.insert(value).second) {
       duplicates_->push_back(concat(path_to(visible(value)), ": the key \"", visible(value),
                                     "\" is given twice in the same object; keep one of them"));
+    }
+    if (lines_ != nullptr) {
+      (*lines_)[path_to(visible(value))] = reading_.present_line();
     }
     stack_.back().key = std::move(value);
     return true;
@@ -264,6 +305,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   std::string_view text_;
   const std::string& source_;
   std::vector<std::string>* duplicates_;
+  KeyLines* lines_;
+  Reading& reading_;
   std::vector<Level> stack_;
   Value root_;
 };
@@ -279,7 +322,7 @@ bool is_utf8(std::string_view text) {
 }
 
 Value parse_json(std::string_view text, const std::string& source,
-                 std::vector<std::string>* duplicates) {
+                 std::vector<std::string>* duplicates, KeyLines* lines) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
     text.remove_prefix(kByteOrderMark.size());
@@ -290,8 +333,11 @@ Value parse_json(std::string_view text, const std::string& source,
   const std::string clean = Cleaner(text).run();
   SW_USER_CHECK(ConfigError, clean.find_first_not_of(" \t\r\n") != std::string::npos, source,
                 " is empty; the least that works is {\"train_batch_size\": 8}");
-  Builder builder(text, source, duplicates);
-  nlohmann::json::sax_parse(clean, &builder);
+  const char* const begin = clean.data();
+  Reading reading{begin, begin};
+  Builder builder(text, source, duplicates, lines, reading);
+  nlohmann::json::sax_parse(Cursor(begin, &reading), Cursor(begin + clean.size(), &reading),
+                            &builder);
   return builder.take();
 }
 

@@ -49,6 +49,15 @@ TEST(JsonReader, ReadsEveryKindOfValue) {
             R"({"a": null, "b": true, "c": -3, "d": 2.5, "e": "x\nä", "f": [1, {}]})");
 }
 
+TEST(JsonReader, TellsTheLinesOfKeys) {
+  std::vector<std::string> duplicates;
+  KeyLines lines;
+  parse_json("{\"a\": 1,\n\"b\": {/* \n */ \"c\": [{\n\"d\": \"\\n\"}], \"e\"\n: 2}\n, \"f\": 0}",
+             "doc", &duplicates, &lines);
+  const KeyLines expected = {{"a", 1}, {"b", 2}, {"b.c", 3}, {"b.c[0].d", 4}, {"b.e", 4}, {"f", 6}};
+  EXPECT_EQ(lines, expected);
+}
+
 TEST(JsonReader, TextOfAValueReadsBackEqual) {
   const std::string text = R"({"a": [0.1, 1e300, -1e-300, 5e8, 9223372036854775807],
     "b": {"c": {}, "d": [], "quote\"\\": "\u0001\t"}})";

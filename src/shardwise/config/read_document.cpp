@@ -35,7 +35,13 @@ class Walker {
     strict_ = strict == nullptr || !strict->is_bool() || strict->boolean;
   }
 
-  void run() { walk(schema().root(), document_, ""); }
+  void run() {
+    walk(schema().root(), document_, "");
+    for (const auto& [reason, keys] : idle_) {
+      draft_.note(
+          concat(listed(keys), keys.size() == 1 ? " has" : " have", " no effect: ", reason));
+    }
+  }
 
  private:
   void walk(const Node& section, const Value& object, const std::string& path) {
@@ -156,13 +162,33 @@ class Walker {
   // What this version makes of a value that is right in itself.
   void judge(const Field& field, const Value& given, const Value& value, const std::string& full) {
     if (field.status == Status::kNoEffect && !field.frameworks_write_it) {
-      draft_.note(concat(full, " has no effect: ", field.reason));
+      note_idle(full, field.reason);
     }
     if (field.status == Status::kUnavailable && !is_off(field, value)) {
       const Value& off = field.shape.default_value;
       const std::string set = off.is_null() ? "" : concat(" or set ", to_text(off));
       not_available(field, concat(full, ": ", shorten(given)), concat("remove it", set));
     }
+  }
+
+  // Keys of one section that do nothing for one reason are one note.
+  void note_idle(const std::string& full, const std::string& reason) {
+    const auto section = [](const std::string& path) { return path.substr(0, path.rfind('.')); };
+    for (auto& [known, keys] : idle_) {
+      if (known == reason && section(keys.front()) == section(full)) {
+        keys.push_back(full);
+        return;
+      }
+    }
+    idle_.push_back({reason, {full}});
+  }
+
+  static std::string listed(const std::vector<std::string>& keys) {
+    std::string text = keys.front();
+    for (std::size_t i = 1; i < keys.size(); ++i) {
+      text += (i + 1 < keys.size() ? ", " : " and ") + keys[i];
+    }
+    return text;
   }
 
   static bool is_off(const Field& field, const Value& value) {
@@ -172,10 +198,11 @@ class Walker {
   }
 
   void not_available(const Field& field, const std::string& what, const std::string& fix) {
-    const std::string gone = field.removed_upstream ? " (newer DeepSpeed removed it, too)" : "";
+    const std::string outlook =
+        field.removed_upstream ? "newer DeepSpeed removed it, too" : needs_later_version();
     const std::string hint = field.reason.empty() ? "" : "; " + field.reason;
-    draft_.problem(concat(what, " is known, not available in this version of shardwise", gone, "; ",
-                          fix, hint));
+    draft_.problem(concat(what, " is known, not available in this version of shardwise (", outlook,
+                          "); ", fix, hint));
   }
 
   static bool allows_auto(const Field& field) {
@@ -257,6 +284,7 @@ class Walker {
 
   const Value& document_;
   Draft& draft_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> idle_;  // reason, keys
   bool strict_ = true;
 };
 
@@ -270,6 +298,8 @@ void fill_defaults(Draft& draft) {
 }
 
 }  // namespace
+
+std::string needs_later_version() { return "needs version > " SW_VERSION; }
 
 const Entry& Draft::entry(std::string_view path) const {
   const auto found = entries.find(&schema().field(path));

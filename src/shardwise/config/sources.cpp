@@ -8,6 +8,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/config/base64.h"
 #include "shardwise/config/config.h"
+#include "shardwise/config/draft.h"
 #include "shardwise/config/json_reader.h"
 
 namespace shardwise::config {
@@ -54,9 +55,7 @@ std::string read_document_file(const std::string& path) {
 }
 
 Resolved load_file(const std::string& path, const LoadOptions& options) {
-  LoadOptions named = options;
-  named.source = path;
-  return load_text(read_document_file(path), named);
+  return load_file_text(read_document_file(path), path, options);
 }
 
 Resolved load_argument(const std::string& path_or_base64, const LoadOptions& options) {

@@ -1,6 +1,7 @@
 #include "shardwise/config/suggest.h"
 
 #include <algorithm>
+#include <map>
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/suggest.h"
@@ -9,6 +10,16 @@ namespace shardwise::config {
 namespace {
 
 constexpr std::size_t kMostNames = 3;
+
+// The key of ours that other libraries call `key`, or "".
+std::string our_name(const std::string& key) {
+  static const std::map<std::string, std::string> names = {
+      {"learning_rate", "lr"}, {"epsilon", "eps"},     {"adam_epsilon", "eps"},
+      {"beta1", "betas"},      {"beta2", "betas"},     {"adam_beta1", "betas"},
+      {"adam_beta2", "betas"}, {"wd", "weight_decay"}, {"max_grad_norm", "gradient_clipping"}};
+  const auto found = names.find(key);
+  return found == names.end() ? "" : found->second;
+}
 
 // Whether such a document may have this key.
 bool allowed(const Node& node, bool job) {
@@ -111,6 +122,13 @@ std::string advice(const Node& section, const std::string& key, bool job) {
   const Node* nested = key.find('.') == std::string::npos ? nullptr : schema().find(key);
   if (nested != nullptr && allowed(*nested, job)) {
     return concat("write it nested, as ", nested->last_name(), " inside ", parent_path(*nested));
+  }
+  const std::string ours = our_name(key);
+  if (section.by_name.count(ours) > 0) {
+    return concat("did you mean ", ours, "?");
+  }
+  if (const std::string place = ours.empty() ? "" : place_of(section, ours, job); !place.empty()) {
+    return place;
   }
   const std::vector<std::string> near = nearest(key, names_of(section, job));
   std::string text = near.empty() ? "" : concat("did you mean ", join_or(near), "?");

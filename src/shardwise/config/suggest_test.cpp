@@ -25,6 +25,12 @@ TEST(Suggest, SaysWhereAMisplacedKeyBelongs) {
             "stage3_prefetch_bucket_size belongs under zero_optimization");
 }
 
+TEST(Suggest, KnowsNamesOfOtherLibraries) {
+  EXPECT_EQ(advise("optimizer.params", "learning_rate"), "did you mean lr?");
+  EXPECT_EQ(advise("optimizer", "learning_rate"), "lr belongs under optimizer.params");
+  EXPECT_EQ(advise("", "max_grad_norm"), "did you mean gradient_clipping?");
+}
+
 TEST(Suggest, FindsAMisspeltKeyOfAnotherSection) {
   EXPECT_EQ(advise("", "reduce_bucket_sise"), "did you mean zero_optimization.reduce_bucket_size?");
 }
