@@ -1,139 +1,23 @@
 """Adopted Hugging Face modules against the same modules untouched."""
 
 import copy
-import gc
 import io
 import pickle
 
 import models
-import parity
 import pytest
 import torch
-from parity import Case, make_engine
+from adoption_cases import (
+    LENGTH,
+    VARIANTS,
+    adopted,
+    assert_close,
+    batch,
+    build,
+    errors,
+    results,
+)
 from torch import nn
-
-LENGTH = 10
-SMALL = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-    "tie_word_embeddings": False,
-    "use_cache": False,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-GPT2 = {
-    "vocab_size": 61,
-    "n_positions": 32,
-    "n_embd": 32,
-    "n_layer": 3,
-    "n_head": 4,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "use_cache": False,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-# Every branch of the families' layers: (family, keys of the configuration).
-VARIANTS = {
-    "llama": ("llama", {}),
-    "llama, tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
-    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
-    "llama, own head size": ("llama", {"head_dim": 16}),
-    "llama, long": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8,
-            }
-        },
-    ),
-    "mistral": ("mistral", {"sliding_window": None}),
-    "mistral, window": ("mistral", {"sliding_window": 4}),
-    "qwen2": ("qwen2", {}),
-    "qwen2, windows": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-    ),
-    "qwen3": ("qwen3", {"head_dim": 16}),
-    "gpt2": ("gpt2", {}),
-    "gpt2, scaled": (
-        "gpt2",
-        {
-            "scale_attn_by_inverse_layer_idx": True,
-            "activation_function": "gelu",
-            "tie_word_embeddings": False,
-            "n_inner": 40,
-        },
-    ),
-}
-
-
-def build(variant: str, **more) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    family, keys = VARIANTS[variant]
-    base = GPT2 if family == "gpt2" else SMALL
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**base, **keys, **more})
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:  # biases of zero and norms of one would hide mistakes
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.train()
-
-
-def batch(seed=0, samples=3) -> dict:
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, 61, (samples, LENGTH), generator=generator)
-    labels = ids.clone()
-    labels[0, :4] = -100
-    return {"input_ids": ids, "labels": labels}
-
-
-def adopted(model: nn.Module, **common):
-    """An adopted copy, and what was adopted."""
-    from shardwise.adoption import Common, adopt
-
-    twin = copy.deepcopy(model)
-    return twin, adopt(twin, True, False, Common(**common))
-
-
-def results(model: nn.Module, **inputs) -> dict[str, torch.Tensor]:
-    """Loss, logits and gradients of one forward and backward."""
-    output = model(**inputs)
-    model.zero_grad()
-    output.loss.backward(retain_graph=True)
-    gradients = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
-    return {"loss": output.loss.detach(), "logits": output.logits.detach().float(), **gradients}
-
-
-def errors(got: dict, right: dict) -> dict[str, float]:
-    """max|a - b| / max|b| of each tensor."""
-    assert got.keys() == right.keys()
-    return {
-        name: float((got[name] - value).abs().max() / value.abs().max().clamp_min(1e-12))
-        for name, value in right.items()
-    }
-
-
-def assert_close(got: dict, right: dict, allowed: float = 1e-5):
-    found = errors(got, right)
-    worst = max(found, key=found.get)
-    assert found[worst] <= allowed, f"{worst}: {found[worst]:.1e}, allowed {allowed:.1e}"
-
 
 # Parity of single modules
 
@@ -142,7 +26,7 @@ def rank_parity(variant, hands_on):
     model = build(variant)
     twin, adoption = adopted(model, hands_on=hands_on)
     layers = 3
-    assert len(adoption) == layers + 3, adoption.report()  # embedding, norm, head
+    assert len(adoption) == layers + 4, adoption.report()  # embedding, norm, model, head
     assert_close(results(twin, **batch()), results(model, **batch()))
     assert not adoption.common.said
 
@@ -340,68 +224,6 @@ def test_logits_are_computed_when_they_are_read(pool):
     pool.run(rank_lazy_logits, ranks=1)
 
 
-def rank_logits_after_a_step(stage):
-    from shardwise import UsageError
-
-    with make_engine(build("llama"), config(stage)) as engine:
-        output = engine(**batch())
-        engine.backward(output.loss)
-        before = output.logits
-        engine.step()
-        assert output.logits is before
-        output = engine(**batch())
-        engine.backward(output.loss)
-        engine.step()
-        with pytest.raises(UsageError, match="before step"):
-            _ = output.logits
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_logits_of_weights_that_are_gone_are_an_error(stage, pool):
-    pool.run(rank_logits_after_a_step, stage, ranks=2)
-
-
-def config(stage, **more):
-    settings = {"fused_layers": True, "poison_released": True, **more.pop("shardwise", {})}
-    return {
-        "train_micro_batch_size_per_gpu": 3,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-        "shardwise": settings,
-        **more,
-    }
-
-
-def rank_logits_in_the_loss(stage):
-    """The gradient of a loss on logits that were read, at once or behind backward."""
-    from shardwise.utils import safe_get_full_grad
-
-    model = build("llama")
-    plain = copy.deepcopy(model)
-    right = plain(**batch())
-    (right.loss + right.logits.square().mean()).backward()
-    expected = {n: p.grad for n, p in plain.named_parameters()}
-    with make_engine(model, config(stage)) as engine:
-        output = engine(**batch())
-        engine.backward(output.loss + output.logits.square().mean())
-        gradients = {n: safe_get_full_grad(p) for n, p in model.named_parameters()}
-        assert_close(gradients, expected)
-        engine.step()
-        with torch.no_grad():
-            output = engine(**batch())
-        assert output.logits.isfinite().all()
-        output = engine(**batch())
-        engine.backward(output.loss)
-        assert output.logits.isfinite().all()
-        del output
-        engine.step()
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_logits_in_the_loss(stage, pool):
-    pool.run(rank_logits_in_the_loss, stage, ranks=2)
-
-
 # What keeps its own forward
 
 
@@ -573,6 +395,76 @@ def test_hooks_fire(pool):
     pool.run(rank_hooks, ranks=1)
 
 
+def rank_replaced_later():
+    """Modules that are replaced after adoption are heard all the same."""
+    model = build("llama")
+    twin, adoption = adopted(model, hands_on=True)
+    for one in (model, twin):
+        torch.manual_seed(5)
+        one.model.layers[1].self_attn.q_proj = TwoLinears(32, 32)
+        one.lm_head = nn.Linear(32, 61)
+    assert_close(results(twin, **batch()), results(model, **batch()))
+    assert adoption.common.said == {
+        "a module inside a block was replaced",
+        "lm_head was replaced",
+    }
+    others = build("llama", num_hidden_layers=1, hidden_act="relu")
+    for one in (model, twin):
+        one.model.layers[2] = copy.deepcopy(others.model.layers[0])
+    assert_close(results(twin, **batch()), results(model, **batch()))
+
+
+def test_modules_that_are_replaced_later(pool):
+    pool.run(rank_replaced_later, ranks=1)
+
+
+def rank_masks():
+    """Where nothing is masked, transformers is not asked for a mask, and does not look for one."""
+    from transformers import masking_utils
+
+    model = build("llama")
+    twin, _ = adopted(model)
+    asked = []
+    look = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda x: asked.append(1) or look(x)
+    try:
+        right = model(**batch())
+        assert asked
+        asked.clear()
+        got = twin(**batch())
+        assert not asked
+        for window, needed in ((4, True), (64, False)):
+            windowed, _ = adopted(build("mistral", sliding_window=window))
+            asked.clear()
+            windowed(**batch())
+            assert bool(asked) == needed
+    finally:
+        masking_utils.find_packed_sequence_indices = look
+    assert_close({"x": got.logits.detach()}, {"x": right.logits.detach()})
+
+
+def test_no_mask_is_looked_for(pool):
+    pool.run(rank_masks, ranks=1)
+
+
+def rank_flops(variant):
+    from shardwise.profiling.flops_profiler.counter import Counter
+
+    model = build(variant)
+    twin, _ = adopted(model, hands_on=True)
+    counted = []
+    for one in (model, twin):
+        with Counter(one) as counter:
+            one(**batch()).loss.backward()
+        counted.append({phase: counter.total(phase) for phase in ("forward", "backward")})
+    assert counted[0] == counted[1]
+
+
+@pytest.mark.parametrize("variant", ["llama", "gpt2"])
+def test_as_many_flops_are_counted(variant, pool):
+    pool.run(rank_flops, variant, ranks=1)
+
+
 def rank_recorded_states():
     """transformers' own recording hooks stay behind and stop nothing."""
     model = build("llama")
@@ -611,7 +503,7 @@ def rank_copies():
     # Both can be adopted again.
     for other in (copied, loaded):
         again, found = adopted(other)
-        assert len(found) == 6, found.report()
+        assert len(found) == 7, found.report()
         assert_close(results(again, **batch()), right)
     block = copy.deepcopy(twin.model.layers[0])
     assert block._shardwise_fused.following is None
@@ -625,115 +517,6 @@ def test_copies_and_undo(pool):
     pool.run(rank_copies, ranks=1)
 
 
-def untouched(model) -> bool:
-    return not any("forward" in vars(m) or "_shardwise_fused" in vars(m) for m in model.modules())
-
-
-def rank_undo(setting):
-    model = build("llama")
-    settings = config(1, shardwise={"fused_layers": setting})
-    engine = make_engine(model, settings)
-    assert untouched(model) == (setting in ("auto", False, "off"))
-    engine.destroy()
-    assert untouched(model)
-    with pytest.raises(TypeError):
-        make_engine(model, settings, lr_scheduler=lambda optimizer: optimizer + 1)
-    assert untouched(model)
-
-
-@pytest.mark.parametrize("setting", ["auto", False, "off", True, "on"])
-def test_the_engine_gives_back(setting, pool):
-    pool.run(rank_undo, setting, ranks=1)
-
-
-# Under the engine
-
-ENGINES = [
-    Case(stage, model, dtype, accumulation, ranks=2, clip=True)
-    for stage in (0, 1, 2, 3)
-    for model, dtype, accumulation in (
-        ("llama", "fp32", 1),
-        ("gpt2", "fp32", 4),
-        ("llama", "bf16", 4),
-        ("gpt2", "fp16", 1),
-    )
-]
-
-
-@pytest.fixture(scope="module")
-def truth(reference):
-    return parity.Truth(reference)
-
-
-@pytest.mark.parametrize("case", ENGINES, ids=str)
-def test_the_engine_equals_plain_torch(case, pool, truth):
-    settings = {"fused_layers": True}
-    parity.check(case, pool.run(parity.train, case, None, settings, ranks=2), truth)
-
-
-@pytest.mark.parametrize("recompute", ["full", "selective"])
-@pytest.mark.parametrize("stage", [1, 3])
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_activation_checkpointing(stage, model, recompute, pool, truth):
-    case = Case(stage, model)
-    settings = {"fused_layers": True, "activation_checkpointing": recompute}
-    parity.check(case, pool.run(parity.train, case, None, settings, ranks=2), truth)
-
-
-def rank_neighbours(stage):
-    """q, k, v and gate, up lie side by side in their unit: one product, no copy."""
-    with make_engine(build("llama"), config(stage)) as engine:
-        attention = engine.module.model.layers[0].self_attn
-        with engine.gathered(range(len(engine._wiring.units))):
-            weights = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-            for first, second in zip(weights, weights[1:], strict=False):
-                assert second.data_ptr() == first.data_ptr() + first.nbytes
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_weights_of_one_product_are_neighbours(stage, pool):
-    pool.run(rank_neighbours, stage, ranks=2)
-
-
-def rank_autocast_engine(stage):
-    settings = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
-    losses = []
-    for fused in (True, False):
-        settings["shardwise"] = {**settings["shardwise"], "fused_layers": fused}
-        with make_engine(build("llama"), settings) as engine:
-            steps = []
-            for step in range(3):
-                loss = engine(**batch(step)).loss
-                engine.backward(loss)
-                engine.step()
-                steps.append(loss.item())
-            losses.append(steps)
-        gc.collect()
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_torch_autocast(stage, pool):
-    pool.run(rank_autocast_engine, stage, ranks=2)
-
-
-def rank_generate(stage):
-    model = build("llama").eval()
-    ids = batch()["input_ids"]
-    options = {"max_new_tokens": 4, "do_sample": False, "use_cache": True, "pad_token_id": 0}
-    right = model.generate(ids, **options)
-    with make_engine(model, config(stage)) as engine:
-        engine.eval()
-        with torch.no_grad():
-            got = engine.module.generate(ids, synced_gpus=False, **options)
-    assert torch.equal(got, right)
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_generation_under_the_engine(stage, pool):
-    pool.run(rank_generate, stage, ranks=2)
-
-
 def test_models_of_the_parity_table_are_adopted(pool):
     for name in ("llama", "gpt2"):
         pool.run(rank_adopts_all, name, ranks=1)
@@ -741,4 +524,4 @@ def test_models_of_the_parity_table_are_adopted(pool):
 
 def rank_adopts_all(name):
     _, adoption = adopted(models.build(name))
-    assert len(adoption) == 6 and "own forward" not in adoption.report(), adoption.report()
+    assert len(adoption) == 7 and "own forward" not in adoption.report(), adoption.report()

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from shardwise.adoption import block, checks, embedding, gpt2, head, llama
+from shardwise.adoption import block, checks, embedding, gpt2, head, inner, llama
 from shardwise.adoption.checks import Refused, kind_of
 from shardwise.adoption.layers import Common
 from shardwise.console import log
@@ -16,7 +16,14 @@ from shardwise.console import log
 STATE = "_shardwise_fused"
 FORWARDS = frozenset(
     forward.__code__
-    for forward in (block.forward, head.forward, embedding.forward, llama.forward, gpt2.forward)
+    for forward in (
+        block.forward,
+        embedding.forward,
+        gpt2.forward,
+        head.forward,
+        inner.forward,
+        llama.forward,
+    )
 )
 # Classes of blocks; of models, with their embedding, blocks and last norm; of models with a head,
 # with the model inside and the class of outputs.
@@ -127,7 +134,10 @@ class Adoption:
             self.try_one(prefix + norm, last, forward, lambda: None)
         for number, layer in enumerate(getattr(model, blocks)):
             self.visit(f"{prefix}{blocks}.{number}", layer)
-        self._link(list(getattr(model, blocks)), last)
+        layers = list(getattr(model, blocks))
+        self._link(layers, last)
+        if all(layer in self._adopted for layer in layers):
+            self.try_one(name, model, inner.forward, lambda: inner.FusedModel(blocks))
 
     def _link(self, blocks: list[nn.Module], last: nn.Module) -> None:
         """Tells each block what comes next."""

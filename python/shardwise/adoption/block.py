@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from shardwise.adoption import checks
-from shardwise.adoption.layers import Attention, Common, autocast_dtype
+from shardwise.adoption.layers import Attention, Common, autocast_dtype, is_causal_mark
 
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 # Arguments that models pass through to their blocks and that change nothing there.
@@ -45,6 +45,7 @@ class FusedBlock:
         self.checkpoints = checks.checkpoints_itself(block)
         self.own_forward = checks.own_forward(block)
         self.hooks = checks.hook_tables(block)
+        self.places = checks.places(block)
         # The module that is called next, and the norm that it begins with.
         self.following: tuple[nn.Module, nn.Module] | None = None
 
@@ -57,6 +58,8 @@ class FusedBlock:
         attention = self.attention.module
         if any(self.hooks) and checks.foreign_hooks(self.hooks):
             return "a module inside a block has hooks"
+        if not checks.still_there(self.places):
+            return "a module inside a block was replaced"
         if attention.config._attn_implementation != "sdpa" or not attention.is_causal:
             return "the attention is not sdpa, or not causal"
         mixed = self.dtype == torch.float32 and autocast_dtype(x.device) is not None
@@ -64,7 +67,7 @@ class FusedBlock:
             return f"the hidden states are {x.dtype}, the weights {self.dtype}"
         if x.dim() != 3 or x.shape[1] == 0:
             return "the hidden states are not [batch, sequence, hidden]"
-        mask = call.get("attention_mask")
+        mask = call["attention_mask"]
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dim() == 4):
             return "the attention mask has not four dimensions"
         for name, value in call.items():
@@ -120,6 +123,8 @@ def forward(self: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: 
     if torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states, *args, **kwargs)
     call = dict(zip(fused.argument_names, args, strict=False)) | kwargs if args else kwargs
+    mask = call.get("attention_mask")
+    call["attention_mask"] = None if is_causal_mark(mask) else mask
     replays = fused.checkpoints and getattr(self, "gradient_checkpointing", False)
     if replays and self.training and torch.is_grad_enabled():
         # A cache would be filled twice.

@@ -136,6 +136,23 @@ def hook_tables(block: nn.Module) -> tuple[dict, ...]:
     )  # fmt: skip
 
 
+def places(block: nn.Module) -> tuple[tuple[dict, str, nn.Module], ...]:
+    """Where the modules below the block are registered, under which name, and which they are."""
+    return tuple(
+        (parent._modules, name, module)
+        for parent in block.modules()
+        for name, module in parent.named_children()
+    )
+
+
+def still_there(found: tuple[tuple[dict, str, nn.Module], ...]) -> bool:
+    """Whether nobody replaced one of these modules since, or its forward."""
+    for table, name, module in found:
+        if table.get(name) is not module or "forward" in module.__dict__:
+            return False
+    return True
+
+
 def foreign_hooks(tables: tuple[dict, ...]) -> bool:
     """Whether hooks came since that are not transformers' own, which only record when asked to."""
     return any(

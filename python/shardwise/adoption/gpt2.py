@@ -46,7 +46,7 @@ class FusedGpt2Block(FusedBlock):
         q, k, v = self._attention.heads.split(product(normed, self.joined))
         self.fill_cache(call, k, v)
         dropout = self.attention_dropout.p if block.training else 0.0
-        attended = self._attention(q, k, v, call.get("attention_mask"), dropout)
+        attended = self._attention(q, k, v, call["attention_mask"], dropout)
         attended = self.output_dropout(product(attended, self.output))
         normed, x = add_layer_norm(attended, x, self.second_norm)
         inner = OPS.activation(product(normed, self.up), self.activation, False)

@@ -56,6 +56,7 @@ class FusedHead:
         if type(head.weight.data) is not torch.Tensor or head.weight.dtype not in checks.FLOATING:
             raise checks.Refused(f"the weight of lm_head is {head.weight.dtype}")
         self._check_loss(model)
+        self.head = head
         self.inner = inner
         self.common = common
         self.around: Callable = at_hand
@@ -73,6 +74,8 @@ class FusedHead:
 
     def unserved(self, model: nn.Module, kwargs: dict[str, Any]) -> str:
         """Why this call is not for us; "" where it is."""
+        if model.lm_head is not self.head or "forward" in self.head.__dict__:
+            return "lm_head was replaced"
         if any(self.hooks):
             return "lm_head has hooks"
         if "_loss_function" in model.__dict__:
@@ -98,7 +101,7 @@ class FusedHead:
         targets = kwargs.get("shift_labels")
         if targets is None:
             targets = F.pad(labels[..., 1:], (0, 1), value=ignored)
-        targets = targets.to(hidden.device).view(hidden.shape[:-1])
+        targets = targets.to(hidden.device).reshape(hidden.shape[:-1])
         weight = model.lm_head.weight
         mixed = autocast_dtype(hidden.device)
         if mixed is not None:

@@ -13,6 +13,7 @@ from shardwise.console import log
 OPS = torch.ops.shardwise
 HOPPER = 9  # compute capability from which cuDNN's attention is the fastest
 CUDNN_HEAD = 128  # elements; it takes multiples of 8 up to this
+EMPTY = (0, 0, 0, 0)  # shape of the mask that says "causal, and nothing else", see inner.py
 
 
 @dataclass
@@ -60,6 +61,11 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     if not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
+
+
+def is_causal_mark(mask: Any) -> bool:
+    """Whether a mask says "causal, and nothing else"."""
+    return isinstance(mask, torch.Tensor) and mask.shape == EMPTY
 
 
 @dataclass

@@ -111,7 +111,7 @@ class FusedLlamaBlock(FusedBlock):
             q, k, v = heads.split(rotate(rows, *tables, heads.query + heads.key, heads.size))
         self.fill_cache(call, k, v)
         dropout = self._attention.module.attention_dropout if block.training else 0.0
-        attended = self._attention(q, k, v, call.get("attention_mask"), dropout)
+        attended = self._attention(q, k, v, call["attention_mask"], dropout)
         return F.linear(attended, self.output.weight, self.output.bias)
 
 

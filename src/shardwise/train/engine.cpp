@@ -307,10 +307,9 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
 }
 
 void Engine::exchange_records(const kernels::Place& place) {
-  boundary_->exchange(place, optimizer_->norm_table(),
-                      {.written = reducer_.written(),
-                       .order_hash = hash_settings(),
-                       .weight = window_.weight()});
+  boundary_->exchange(
+      place, optimizer_->norm_table(),
+      {.written = reducer_.written(), .order_hash = hash_settings(), .weight = window_.weight()});
 }
 
 std::set<int> Engine::newcomers() const {

@@ -4,6 +4,7 @@ A multiplication and an addition are two FLOPs. Only matrix products, convolutio
 count; elementwise work does not, as in the usual definition of model FLOPs.
 """
 
+import math
 import time
 from collections import defaultdict
 from typing import Any
@@ -18,27 +19,56 @@ from torch.utils import flop_counter
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
+from shardwise import _C  # noqa: F401  registers torch.ops.shardwise
 from shardwise.units import canonical
 
 PHASES = ("forward", "backward", "recomputed")
 TOTAL = "in all"
 aten = torch.ops.aten
+own = torch.ops.shardwise
 
 
 def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
-    """Query by key and weights by value, whether or not the mask leaves parts of them out."""
-    return flop_counter.sdpa_flop_count(query, key, value)
+    """Query by key and weights by value, whether or not the mask leaves parts of them out. A head
+    of keys that several heads of queries share counts for each."""
+    heads = query[:2]
+    return flop_counter.sdpa_flop_count(query, (*heads, *key[2:]), (*heads, *value[2:]))
 
 
 def attention_backward(grad: Any, query: Any, key: Any, value: Any, *args: Any, **kw: Any) -> int:
     """Two products for each of forward's: fused kernels also recompute one, which is not model
     work."""
-    return 2 * flop_counter.sdpa_flop_count(query, key, value)
+    return 2 * attention(query, key, value)
 
 
-# Fused attention that torch's table lacks, or counts with the product that backward recomputes.
+def joined_product(x: Any, weights: Any, *args: Any, **kwargs: Any) -> int:
+    """One input by several weights."""
+    return 2 * math.prod(x) * sum(weight[0] for weight in weights)
+
+
+def joined_product_input(gradient: Any, weights: Any, *args: Any, **kwargs: Any) -> int:
+    """The gradient of the input: the gradient by all weights."""
+    return 2 * math.prod(gradient) * weights[0][1]
+
+
+def head_with_loss(hidden: Any, weight: Any, *args: Any, **kwargs: Any) -> int:
+    """The logits."""
+    return 2 * math.prod(hidden) * weight[0]
+
+
+# Our own operations.
+OWN = {
+    own.joined_linear_forward: joined_product,
+    own.joined_linear_backward_input: joined_product_input,
+    own.linear_cross_entropy_forward: head_with_loss,
+}
+# Fused attention that torch's table lacks, counts with the product that backward recomputes, or
+# takes for heads of equal number alone.
 ATTENTION = {
+    aten._scaled_dot_product_flash_attention: attention,
     aten._scaled_dot_product_flash_attention_for_cpu: attention,
+    aten._scaled_dot_product_efficient_attention: attention,
+    aten._scaled_dot_product_cudnn_attention: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward,
     aten._scaled_dot_product_flash_attention_backward: attention_backward,
     aten._scaled_dot_product_efficient_attention_backward: attention_backward,
@@ -146,7 +176,7 @@ class Counter(FlopCounterMode):
     """
 
     def __init__(self, root: nn.Module):
-        super().__init__(display=False, custom_mapping=ATTENTION)
+        super().__init__(display=False, custom_mapping=ATTENTION | OWN)
         self.mod_tracker = RunningModules(root)
         self.flops: dict[str, dict[str, int]] = {phase: defaultdict(int) for phase in PHASES}
         self._makers: dict[int, set[str]] = {}  # of a graph node, by its sequence number
@@ -168,4 +198,6 @@ class Counter(FlopCounterMode):
         count = formula(*args, **kwargs, out_val=out)
         for name in (TOTAL, *modules):
             self.flops[phase][name] += count
+            if func_packet is own.linear_cross_entropy_forward:  # makes its gradients at once
+                self.flops["backward"][name] += count * sum(map(bool, args[-2:]))
         return out
