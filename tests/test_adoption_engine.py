@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import io
 
 import parity
 import pytest
@@ -163,7 +164,36 @@ def test_logits_in_the_loss(stage, pool):
     pool.run(rank_logits_in_the_loss, stage, ranks=2)
 
 
-# Giving back
+# Copies, and giving back
+
+
+def rank_copies(stage, recompute):
+    """A copy of the engine's module, and one that was saved, have the plain module's results."""
+    model = build("llama")
+    right = results_of(copy.deepcopy(model))
+    settings = config(stage, shardwise={"activation_checkpointing": recompute})
+    with make_engine(model, settings) as engine:
+        with engine.gathered(range(len(engine._wiring.units))):
+            copied = copy.deepcopy(engine.module)
+            stream = io.BytesIO()
+            torch.save(engine.module, stream)
+        stream.seek(0)
+        loaded = torch.load(stream, weights_only=False)
+        assert not untouched(copied)
+        for other in (copied, loaded):
+            assert_close(results_of(other), right)
+
+
+def results_of(model):
+    output = model(**batch())
+    output.loss.backward()
+    return {"loss": output.loss.detach(), **{n: p.grad for n, p in model.named_parameters()}}
+
+
+@pytest.mark.parametrize("recompute", ["off", "full"])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_copies_stand_by_themselves(stage, recompute, pool):
+    pool.run(rank_copies, stage, recompute, ranks=2)
 
 
 def untouched(model) -> bool:

@@ -63,6 +63,14 @@ def plain_activation(x, name, gated):
     return ACTIVATIONS[name](gate) * value
 
 
+def plain_attention(q, k, v, scale):
+    k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
+    scores = q @ k.transpose(-1, -2) * scale
+    hidden = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return (weights @ v).transpose(1, 2).flatten(2)
+
+
 def plain_add_norm(norm, x, residual, *weights):
     total = x + residual
     return norm(total, x.shape[-1:], *weights), total
@@ -129,6 +137,21 @@ CASES = {
         [(7, 24), (7, 24), (24,), (24,)],
         lambda x, r, w, b: ops.add_layer_norm(x, r, w, b, 1e-5),
         lambda x, r, w, b: plain_add_norm(F.layer_norm, x, r, w, b, 1e-5),
+    ),
+    "rms_norm_beside": Case(
+        [(7, 24), (24,)],
+        lambda x, w: tuple(ops.rms_norm_beside(x, w, 1e-5)),
+        lambda x, w: (F.rms_norm(x, (24,), w, 1e-5), x * 1),
+    ),
+    "layer_norm_beside": Case(
+        [(7, 24), (24,), (24,)],
+        lambda x, w, b: tuple(ops.layer_norm_beside(x, w, b, 1e-5)),
+        lambda x, w, b: (F.layer_norm(x, (24,), w, b, 1e-5), x * 1),
+    ),
+    "causal_attention": Case(
+        [(2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8)],
+        lambda q, k, v: ops.causal_attention(q, k, v, 0.3),
+        lambda q, k, v: plain_attention(q, k, v, 0.3),
     ),
     "rope": rope_case(False, HEAD_DIM, None),
     "rope_positions": rope_case(False, ROTARY, POSITIONS),

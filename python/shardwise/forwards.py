@@ -33,7 +33,6 @@ class ReplacedForwards:
         setting = engine.config_value("shardwise.fused_layers")
         recomputes = engine.config_value("shardwise.activation_checkpointing")
         common = Common(
-            deterministic=engine.config_value("shardwise.deterministic"),
             hands_on=engine.zero_optimization_stage() < 2 and recomputes == "off",
             in_place=recomputes != "selective",
         )

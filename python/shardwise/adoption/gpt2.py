@@ -33,7 +33,7 @@ class FusedGpt2Block(FusedBlock):
         heads = Heads(
             attention.num_heads, attention.num_heads, attention.head_dim, attention.scaling
         )
-        self._attention = Attention(attention, heads, common)
+        self._attention = Attention(attention, heads)
 
     @property
     def attention(self) -> Attention:
@@ -42,7 +42,8 @@ class FusedGpt2Block(FusedBlock):
     def run(self, block: nn.Module, x: torch.Tensor, call: dict[str, Any]) -> torch.Tensor:
         normed = taken(x, self.first_norm)
         if normed is None:
-            normed = layer_norm(x, self.first_norm)
+            norm = self.first_norm
+            normed, x = OPS.layer_norm_beside(x, norm.weight, norm.bias, norm.eps)
         q, k, v = self._attention.heads.split(product(normed, self.joined))
         self.fill_cache(call, k, v)
         dropout = self.attention_dropout.p if block.training else 0.0

@@ -4,15 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.backends import cuda
 
 from shardwise.console import log
 
 OPS = torch.ops.shardwise
-HOPPER = 9  # compute capability from which cuDNN's attention is the fastest
-CUDNN_HEAD = 128  # elements; it takes multiples of 8 up to this
 EMPTY = (0, 0, 0, 0)  # shape of the mask that says "causal, and nothing else", see inner.py
 
 
@@ -20,12 +16,10 @@ EMPTY = (0, 0, 0, 0)  # shape of the mask that says "causal, and nothing else", 
 class Common:
     """What the adopted modules of one engine share.
 
-    Attributes: ``deterministic``, only kernels that give the same bits in every run; ``hands_on``,
-    a block may compute the norm that the next one begins with; ``in_place``, results of products
-    may be changed; ``said``, reasons that were logged.
+    Attributes: ``hands_on``, a block may compute the norm that the next one begins with;
+    ``in_place``, results of products may be changed; ``said``, reasons that were logged.
     """
 
-    deterministic: bool = False
     hands_on: bool = False
     in_place: bool = True
     said: set[str] = field(default_factory=set)
@@ -87,61 +81,22 @@ class Heads:
 class Attention:
     """Causal attention by the fastest kernel that takes it."""
 
-    def __init__(self, module: nn.Module, heads: Heads, common: Common):
+    def __init__(self, module: nn.Module, heads: Heads):
         self.module = module  # HF's, whose attributes its attention function reads
         self.heads = heads
-        self._common = common
-        self._asked: tuple | None = None
-        self._cudnn = False
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float
     ) -> torch.Tensor:
         """[batch, seq, heads × size] of q, k, v [batch, heads, seq, size]."""
-        if mask is not None:
-            from transformers.integrations.sdpa_attention import sdpa_attention_forward
+        if mask is None:
+            return OPS.causal_attention(q, k, v, self.heads.scale, dropout)
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-            out, _ = sdpa_attention_forward(
-                self.module, q, k, v, mask, dropout=dropout, scaling=self.heads.scale
-            )
-            return out.flatten(2)
-        grouped = self.heads.query != self.heads.key
-        if q.is_cuda and dropout == 0.0 and self._takes_cudnn(q, k, v, grouped):
-            out = torch.ops.aten._scaled_dot_product_cudnn_attention(
-                q, k, v, None, q.requires_grad, 0.0, True, False, scale=self.heads.scale
-            )[0]
-        else:
-            out = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                dropout_p=dropout,
-                is_causal=q.shape[2] > 1,
-                scale=self.heads.scale,
-                enable_gqa=grouped,
-            )
-        return out.transpose(1, 2).flatten(2)
-
-    def _takes_cudnn(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grouped: bool
-    ) -> bool:
-        """Asked anew only where the shapes change."""
-        asked = (q.shape, q.dtype, q.requires_grad)
-        if asked != self._asked:
-            self._asked = asked
-            self._cudnn = (
-                not self._common.deterministic
-                and not torch.are_deterministic_algorithms_enabled()
-                and q.shape[2] > 1
-                and q.dtype in (torch.bfloat16, torch.float16)
-                and self.heads.size <= CUDNN_HEAD
-                and self.heads.size % 8 == 0
-                and torch.cuda.get_device_capability(q.device)[0] >= HOPPER
-                and cuda.can_use_cudnn_attention(
-                    cuda.SDPAParams(q, k, v, None, 0.0, True, grouped), False
-                )
-            )
-        return self._cudnn
+        out, _ = sdpa_attention_forward(
+            self.module, q, k, v, mask, dropout=dropout, scaling=self.heads.scale
+        )
+        return out.flatten(2)
 
 
 # Note [Norms that are handed on]

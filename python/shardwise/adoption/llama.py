@@ -63,7 +63,7 @@ class FusedLlamaBlock(FusedBlock):
             size,
             attention.scaling,
         )
-        self._attention = Attention(attention, heads, common)
+        self._attention = Attention(attention, heads)
 
     @property
     def attention(self) -> Attention:
@@ -79,7 +79,8 @@ class FusedLlamaBlock(FusedBlock):
         mixed = autocast_dtype(x.device)
         normed = taken(x, self.first_norm)
         if normed is None:
-            normed = rms_norm(x, self.first_norm)
+            norm = self.first_norm
+            normed, x = OPS.rms_norm_beside(x, norm.weight, norm.variance_epsilon)
         attended = self._attend(block, normed, call, mixed)
         normed, x = add_rms_norm(attended, x, self.second_norm)
         inner = OPS.activation(side_by_side(normed, self.gate_up, mixed), self.activation, True)

@@ -22,6 +22,11 @@ struct AttentionShape {
 // deterministic mode, torch chooses, which is flash attention in 16 bits.
 at::Tensor causal_attention(const at::Tensor& rows, const AttentionShape& shape);
 
+// The same of q [batch, heads, seq, head_dim], k and v [batch, kv_heads, seq, head_dim], with any
+// strides whose last is 1.
+at::Tensor causal_attention_of_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     double scale, double dropout);
+
 // Whether cuDNN should compute causal attention of q [batch, heads, seq, head_dim] over k and v
 // [batch, kv_heads, seq, head_dim].
 bool prefers_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout);

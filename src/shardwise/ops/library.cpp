@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "shardwise/ops/activation.h"
+#include "shardwise/ops/attention.h"
 #include "shardwise/ops/embedding.h"
 #include "shardwise/ops/joined_linear.h"
 #include "shardwise/ops/linear_cross_entropy.h"
@@ -33,6 +34,15 @@ void define_differentiable(torch::Library& m) {
       "int head_dim, bool interleaved=False) -> Tensor(a!)",
       &rope_in_place);
   m.def("joined_linear(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor", &joined_linear);
+  m.def(
+      "rms_norm_beside(Tensor x, Tensor? weight, float epsilon=1e-6) -> (Tensor output, Tensor x)",
+      &rms_norm_beside);
+  m.def(
+      "layer_norm_beside(Tensor x, Tensor? weight, Tensor? bias, float epsilon=1e-5) "
+      "-> (Tensor output, Tensor x)",
+      &layer_norm_beside);
+  m.def("causal_attention(Tensor q, Tensor k, Tensor v, float scale, float dropout=0.0) -> Tensor",
+        &causal_attention_of_heads);
   m.def("activation(Tensor x, str name, bool gated=False) -> Tensor", &activation);
   m.def("embedding(Tensor weight, Tensor ids, int padding=-1) -> Tensor", &embedding);
   m.def(
