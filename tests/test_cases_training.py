@@ -1,8 +1,8 @@
 """Faults that users of such engines reported, as tests of the right behaviour. Ids name the cases.
 
-Cases of accumulation are in test_accumulation.py, of optimizers in test_cases_optimizers.py, of
-sharded construction and access in test_cases_access.py, of what is shown in test_cases_view.py, of
-ranks that wait in test_cases_waiting.py.
+Cases of accumulation are in test_accumulation.py, of equal runs in test_bits.py, of optimizers in
+test_cases_optimizers.py, of sharded construction and access in test_cases_access.py, of what is
+shown in test_cases_view.py, of ranks that wait in test_cases_waiting.py.
 """
 
 import itertools
@@ -465,37 +465,6 @@ def every_order(actions, length):
 @pytest.mark.parametrize("stage", [2, 3])
 def test_FS_05_any_order_of_modes(stage, pool):
     pool.run(rank_modes, stage, ranks=2)
-
-
-# XP: equal ranks, equal runs
-
-
-def rank_deterministic(dtype):
-    settings = config(3, gradient_clipping=0.05)
-    settings["shardwise"] = {"deterministic": True}
-    if dtype != "fp32":
-        settings[dtype] = {"enabled": True}
-    kind = DTYPES[dtype]
-    with make_engine(models.build("gpt2"), settings) as engine:
-        record = []
-        batches = [models.micro_batches("gpt2", i, 24, "cpu", kind) for i in range(5)]
-        for step in range(50):
-            micro = batches[step % 5][dist.get_rank()]  # two samples
-            loss = engine(**micro).loss
-            engine.backward(loss)
-            engine.step()
-            record.append((loss.item(), engine.get_global_grad_norm()))
-        assert torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)
-        return record, engine.state_dict()
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_XP_05_two_runs_are_equal(dtype, pool):
-    first, second = (pool.run(rank_deterministic, dtype, ranks=4) for _ in range(2))
-    for (record, weights), (again, weights_again) in zip(first, second, strict=True):
-        assert record == again
-        assert all(torch.equal(weights_again[name], value) for name, value in weights.items())
 
 
 # LR: schedules
