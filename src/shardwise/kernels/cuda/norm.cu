@@ -57,7 +57,8 @@ struct Meeting {
   float sums[2][kWarps][kCount];
 };
 
-// Sums over the threads of a row, in an order that depends on nothing but the row's width.
+// Sums over the threads of a row, in an order that depends on nothing but the row's width; the same
+// in every thread.
 template <int kCount>
 __device__ __forceinline__ void row_sums(float (&values)[kCount], const RowGroup& group,
                                          Meeting<kCount>& meeting, int& side) {
@@ -79,15 +80,15 @@ __device__ __forceinline__ void row_sums(float (&values)[kCount], const RowGroup
     }
   }
   wait_for_threads(group.group + 1, group.warps * kWarp);
+  const int other = first + (group.lane & (group.warps - 1));
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    values[i] = 0.0F;
+    values[i] = meeting.sums[side][other][i];
   }
-#pragma unroll 4
-  for (int warp = 0; warp < group.warps; ++warp) {
+  for (int offset = group.warps / 2; offset > 0; offset /= 2) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      values[i] += meeting.sums[side][first + warp][i];
+      values[i] += __shfl_xor_sync(0xFFFFFFFFU, values[i], offset);
     }
   }
   side ^= 1;
@@ -107,62 +108,87 @@ struct Layout {
 template <typename T, int kVectors>
 struct Part {
   Packed<T> at[kVectors];
-
-  __device__ __forceinline__ void load(const void* rows, std::int64_t row, const RowGroup& group,
-                                       int width) {
-    const T* from = static_cast<const T*>(rows) + row * width;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      at[v] = group.column(v) < width ? load8(from + group.column(v)) : Packed<T>{};
-    }
-  }
 };
 
 // Whether the next row's loads fit into registers beside the present one's.
 template <typename T, int kVectors>
 inline constexpr bool kLoadsAhead = kVectors * sizeof(T) <= 4;
 
-// What forward and backward share: up to three arrays of rows, read by the rows of a group. A null
-// array is zeros. take() gives a row's parts of the first two and asks for the next row's.
+// What forward and backward share: the rows of a group, one after the other. take() gives a row's
+// parts of two arrays, of which the second may be null, and asks for the next row's. Places in the
+// arrays are those of a thread's first element.
 template <typename T, int kVectors>
-class RowReader {
+class Rows {
  public:
-  __device__ __forceinline__ RowReader(const Layout& layout, const RowGroup& group, const void* one,
-                                       const void* two)
-      : layout_(layout), group_(group), one_(one), two_(two), row_(group.first_row()) {
-    if (kLoadsAhead<T, kVectors> && is_inside()) {
-      load();
+  __device__ __forceinline__ Rows(const Layout& layout, const RowGroup& group, const void* one,
+                                  const void* two)
+      : one_(one),
+        two_(two),
+        left_(layout.rows - group.first_row()),
+        step_(group.row_step()),
+        row_(group.first_row()),
+        place_(row_ * layout.width + group.column(0)),
+        place_step_(step_ * layout.width),
+        apart_(group.column(1) - group.column(0)) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      inside_[v] = group.column(v) < layout.width;
+    }
+    if (kLoadsAhead<T, kVectors> && any()) {
+      load_next();
     }
   }
-  __device__ __forceinline__ bool is_inside() const { return row_ < layout_.rows; }
-  __device__ __forceinline__ std::int64_t next_row() const { return row_; }
+  __device__ __forceinline__ bool any() const { return left_ > 0; }
+  // Of the row that is taken next.
+  __device__ __forceinline__ std::int64_t row() const { return row_; }
   __device__ __forceinline__ std::int64_t take(Part<T, kVectors>& first,
                                                Part<T, kVectors>& second) {
     if (!kLoadsAhead<T, kVectors>) {
-      load();
+      load_next();
     }
     first = ahead_[0];
     second = ahead_[1];
-    const std::int64_t taken = row_;
-    row_ += group_.row_step();
-    if (kLoadsAhead<T, kVectors> && is_inside()) {
-      load();
+    const std::int64_t taken = place_;
+    row_ += step_;
+    left_ -= step_;
+    place_ += place_step_;
+    if (kLoadsAhead<T, kVectors> && any()) {
+      load_next();
     }
     return taken;
   }
-
- private:
-  __device__ __forceinline__ void load() {
-    ahead_[0].load(one_, row_, group_, layout_.width);
-    if (two_ != nullptr) {
-      ahead_[1].load(two_, row_, group_, layout_.width);
+  __device__ __forceinline__ bool inside(int v) const { return inside_[v]; }
+  __device__ __forceinline__ void load(const void* rows, std::int64_t place,
+                                       Part<T, kVectors>& to) const {
+    const T* from = static_cast<const T*>(rows) + place;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      to.at[v] = inside_[v] ? load8(from + v * apart_) : Packed<T>{};
     }
   }
-  const Layout& layout_;
-  const RowGroup& group_;
+  __device__ __forceinline__ void store(const Packed<T>& packed, void* rows, std::int64_t place,
+                                        int v) const {
+    if (inside_[v]) {
+      store8(packed, static_cast<T*>(rows) + place + v * apart_);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load_next() {
+    load(one_, place_, ahead_[0]);
+    if (two_ != nullptr) {
+      load(two_, place_, ahead_[1]);
+    }
+  }
   const void* one_;
   const void* two_;
+  std::int64_t left_;
+  std::int64_t step_;
   std::int64_t row_;
+  std::int64_t place_;
+  std::int64_t place_step_;
+  int apart_;
+  bool inside_[kVectors];
   Part<T, kVectors> ahead_[2] = {};
 };
 
@@ -252,7 +278,7 @@ __global__ __launch_bounds__(kThreads, kLoadsAhead<T, kVectors> ? 2 : 1) void fo
   __shared__ Meeting<1> meeting;
   int side = 0;
   const RowGroup group(layout.warps);
-  RowReader<T, kVectors> reader(layout, group, a.input, a.residual);
+  Rows<T, kVectors> rows(layout, group, a.input, a.residual);
   Weights weights(shared, group);
   Weights biases(shared + 2 * kVectors * layout.warps * kWarp, group);
   weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
@@ -260,11 +286,11 @@ __global__ __launch_bounds__(kThreads, kLoadsAhead<T, kVectors> ? 2 : 1) void fo
     biases.fill<T, kVectors>(a.bias, layout, group, 0.0F);
   }
   __syncthreads();
-  while (reader.is_inside()) {
+  while (rows.any()) {
     Part<T, kVectors> x;
     Part<T, kVectors> residual;
-    const std::int64_t row = reader.take(x, residual);
-    const std::int64_t start = row * layout.width;
+    const std::int64_t row = rows.row();
+    const std::int64_t place = rows.take(x, residual);
     if (a.residual != nullptr) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
@@ -275,9 +301,7 @@ __global__ __launch_bounds__(kThreads, kLoadsAhead<T, kVectors> ? 2 : 1) void fo
           values.at[i] += more.at[i];
         }
         x.at[v] = pack<T>(values);
-        if (group.column(v) < layout.width) {
-          store8(x.at[v], static_cast<T*>(a.sum) + start + group.column(v));
-        }
+        rows.store(x.at[v], a.sum, place, v);
       }
     }
     const float2 s = statistics<T, kVectors, kCentred>(x, layout, group, meeting, side);
@@ -291,23 +315,21 @@ __global__ __launch_bounds__(kThreads, kLoadsAhead<T, kVectors> ? 2 : 1) void fo
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (group.column(v) < layout.width) {
-        const Floats8 weight = weights.at(v);
-        Floats8 values = unpack(x.at[v]);
+      const Floats8 weight = weights.at(v);
+      Floats8 values = unpack(x.at[v]);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        values.at[i] =
+            (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
+      }
+      if (a.bias != nullptr) {
+        const Floats8 bias = biases.at(v);
 #pragma unroll
         for (int i = 0; i < kWide; ++i) {
-          values.at[i] =
-              (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
+          values.at[i] += bias.at[i];
         }
-        if (a.bias != nullptr) {
-          const Floats8 bias = biases.at(v);
-#pragma unroll
-          for (int i = 0; i < kWide; ++i) {
-            values.at[i] += bias.at[i];
-          }
-        }
-        store8(pack<T>(values), static_cast<T*>(a.output) + start + group.column(v));
       }
+      rows.store(pack<T>(values), a.output, place, v);
     }
   }
 }
@@ -339,14 +361,14 @@ __device__ __forceinline__ void write_column_sums(const float (&sums)[kVectors][
   }
 }
 
-// What forward has left for a row: x̂ = x · rstd + shift.
+// What forward has left for a row: x̂ = (x − mean) · rstd.
 struct Statistics {
+  float mean = 0.0F;
   float rstd = 0.0F;
-  float shift = 0.0F;
 
   __device__ __forceinline__ void load(const NormBackward& a, bool centred, std::int64_t row) {
     rstd = a.rstd[row];
-    shift = centred ? -a.mean[row] * rstd : 0.0F;
+    mean = centred ? a.mean[row] : 0.0F;
   }
 };
 
@@ -359,7 +381,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
   let_kernel_behind_begin();
   int side = 0;
   const RowGroup group(layout.warps);
-  RowReader<T, kVectors> reader(layout, group, a.x, a.output_gradient);
+  Rows<T, kVectors> rows(layout, group, a.x, a.output_gradient);
   Weights weights(shared, group);
   weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
   __syncthreads();
@@ -367,23 +389,22 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
   float weight_sums[kVectors][kWide] = {};
   float bias_sums[kCentred ? kVectors : 1][kWide] = {};
   Statistics next;
-  if (reader.is_inside()) {
-    next.load(a, kCentred, reader.next_row());
+  if (rows.any()) {
+    next.load(a, kCentred, rows.row());
   }
-  while (reader.is_inside()) {
+  while (rows.any()) {
     Part<T, kVectors> x;
     Part<T, kVectors> gradient;
     Part<T, kVectors> other = {};
-    const std::int64_t row = reader.take(x, gradient);
-    const float rstd = next.rstd;
-    const float shift = next.shift;
-    if (reader.is_inside()) {
-      next.load(a, kCentred, reader.next_row());
+    const std::int64_t place = rows.take(x, gradient);
+    const Statistics s = next;
+    if (rows.any()) {
+      next.load(a, kCentred, rows.row());
     }
     if (a.sum_gradient != nullptr) {
-      other.load(a.sum_gradient, row, group, layout.width);
+      rows.load(a.sum_gradient, place, other);
     }
-    float sums[kCentred ? 2 : 1] = {};  // Σ g · x̂ and Σ g
+    float sums[kCentred ? 2 : 1] = {};  // Σ g · x̂ and Σ g · rstd
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const Floats8 weight = weights.at(v);
@@ -391,10 +412,11 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
       const Floats8 gradients = unpack(gradient.at[v]);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {  // beyond the row's end the gradient is 0
-        const float normalised = fmaf(values.at[i], rstd, shift);
-        const float g = gradients.at[i] * weight.at[i];
-        sums[0] = fmaf(g, normalised, sums[0]);
-        weight_sums[v][i] = fmaf(gradients.at[i], normalised, weight_sums[v][i]);
+        const float centred = kCentred ? values.at[i] - s.mean : values.at[i];
+        const float scaled = gradients.at[i] * s.rstd;
+        const float g = scaled * weight.at[i];
+        sums[0] = fmaf(g, centred, sums[0]);
+        weight_sums[v][i] = fmaf(scaled, centred, weight_sums[v][i]);
         if constexpr (kCentred) {
           sums[1] += g;
           bias_sums[v][i] += gradients.at[i];
@@ -402,8 +424,8 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
       }
     }
     row_sums(sums, group, meeting, side);
-    const float along = -rstd * (sums[0] * share);
-    const float uniform = kCentred ? -rstd * (sums[kCentred ? 1 : 0] * share) : 0.0F;
+    const float along = -s.rstd * s.rstd * (sums[0] * share);
+    const float uniform = kCentred ? -sums[kCentred ? 1 : 0] * share : 0.0F;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (kVectors > 2) {  // the registers are needed for the sums
@@ -416,14 +438,11 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
       Floats8 gradients = unpack(gradient.at[v]);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        const float normalised = fmaf(values.at[i], rstd, shift);
-        const float g = gradients.at[i] * weight.at[i];
-        gradients.at[i] = fmaf(g, rstd, fmaf(along, normalised, uniform)) + more.at[i];
+        const float centred = kCentred ? values.at[i] - s.mean : values.at[i];
+        const float g = gradients.at[i] * s.rstd * weight.at[i];
+        gradients.at[i] = fmaf(along, centred, g + uniform) + more.at[i];
       }
-      if (group.column(v) < layout.width) {
-        store8(pack<T>(gradients),
-               static_cast<T*>(a.input_gradient) + row * layout.width + group.column(v));
-      }
+      rows.store(pack<T>(gradients), a.input_gradient, place, v);
     }
   }
   if (a.partials != nullptr) {
@@ -529,7 +548,7 @@ __global__ __launch_bounds__(kThreads) void plain_backward_kernel(const Layout l
     for (int i = thread; i < layout.width; i += kThreads) {
       const float given = to_float32(gradient[i]);
       const float g = given * weight_at<T>(a.weight, layout, i, 1.0F);
-      const float normalised = fmaf(to_float32(x[i]), s.rstd, s.shift);
+      const float normalised = (to_float32(x[i]) - s.mean) * s.rstd;
       sums[0] = fmaf(g, normalised, sums[0]);
       sums[1] += g;
       if (weight_sums != nullptr) {
@@ -545,7 +564,7 @@ __global__ __launch_bounds__(kThreads) void plain_backward_kernel(const Layout l
     const T* other = static_cast<const T*>(a.sum_gradient);
     for (int i = thread; i < layout.width; i += kThreads) {
       const float g = to_float32(gradient[i]) * weight_at<T>(a.weight, layout, i, 1.0F);
-      const float normalised = fmaf(to_float32(x[i]), s.rstd, s.shift);
+      const float normalised = (to_float32(x[i]) - s.mean) * s.rstd;
       const float own = fmaf(g, s.rstd, fmaf(along, normalised, uniform));
       from_float32(own + (other == nullptr ? 0.0F : to_float32(other[start + i])),
                    static_cast<T*>(a.input_gradient) + start + i);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "shardwise/base/check.h"
 #include "shardwise/kernels/cuda/ptx.cuh"
@@ -76,10 +77,19 @@ __device__ __forceinline__ void store8(const Packed<T>& packed, T* to, std::int6
 template <typename T>
 __device__ __forceinline__ Floats8 unpack(const Packed<T>& packed) {
   Floats8 values;
-  const T* elements = reinterpret_cast<const T*>(&packed);
+  if constexpr (std::is_same_v<T, BFloat16>) {  // one instruction each
+    const unsigned* words = reinterpret_cast<const unsigned*>(&packed);
 #pragma unroll
-  for (int i = 0; i < kWide; ++i) {
-    values.at[i] = to_float32(elements[i]);
+    for (int i = 0; i < kWide / 2; ++i) {
+      values.at[2 * i] = __uint_as_float(words[i] << 16);
+      values.at[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+    }
+  } else {
+    const T* elements = reinterpret_cast<const T*>(&packed);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      values.at[i] = to_float32(elements[i]);
+    }
   }
   return values;
 }
