@@ -9,7 +9,10 @@
 namespace shardwise::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
+// Shared memory that a block of the gated backward pass asks for and does not use, in bytes: ten
+// blocks on a multiprocessor of an H200 move its five streams a quarter faster than sixteen.
+constexpr int kUnused = 20 * 1024;
 
 // x · σ(z) for z(x) with slope dz. The division's error is 2 units in the last place; for an
 // infinite divisor it gives 0.
@@ -215,9 +218,9 @@ void activation_backward(const Place& place, const ActivationShape& shape, const
   const Plan plan(shape, 1, {input, output_gradient, input_gradient});
   with_type(shape.dtype, [&]<typename T>() {
     const auto kernel = shape.gated ? backward_kernel<T, true> : backward_kernel<T, false>;
-    kernel<<<plan.grid, kThreads, 0, stream_of(place)>>>(plan.layout, static_cast<const T*>(input),
-                                                         static_cast<const T*>(output_gradient),
-                                                         static_cast<T*>(input_gradient));
+    kernel<<<plan.grid, kThreads, shape.gated ? kUnused : 0, stream_of(place)>>>(
+        plan.layout, static_cast<const T*>(input), static_cast<const T*>(output_gradient),
+        static_cast<T*>(input_gradient));
   });
   check_launch("activation_backward");
 }

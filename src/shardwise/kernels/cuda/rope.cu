@@ -11,7 +11,7 @@ namespace shardwise::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kHeads = 4;  // of one thread: 128 bytes of 16-bit elements on their way
+constexpr int kHeads = 2;  // of one thread: 64 bytes of 16-bit elements on their way
 
 __device__ __forceinline__ void rotate(float cosine, float sine, float& a, float& b) {
   const float first = a;
