@@ -114,32 +114,58 @@ struct Part {
   Packed<T> at[kVectors];
 };
 
+// A thread's columns.
+template <typename T, int kVectors>
+struct Columns {
+  int apart;  // from one vector to the next
+  bool inside[kVectors];
+
+  __device__ __forceinline__ Columns(const RowGroup& group, int width)
+      : apart(group.column(1) - group.column(0)) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      inside[v] = group.column(v) < width;
+    }
+  }
+  // `place` is where the thread's first element of a row is in an array of rows.
+  __device__ __forceinline__ void load(const void* rows, std::int64_t place,
+                                       Part<T, kVectors>& to) const {
+    const T* from = static_cast<const T*>(rows) + place;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      to.at[v] = inside[v] ? load8(from + v * apart) : Packed<T>{};
+    }
+  }
+  __device__ __forceinline__ void store(const Packed<T>& packed, void* rows, std::int64_t place,
+                                        int v) const {
+    if (inside[v]) {
+      store8(packed, static_cast<T*>(rows) + place + v * apart);
+    }
+  }
+};
+
 // Whether the next row's loads fit into registers beside the present one's.
 template <typename T, int kVectors>
 inline constexpr bool kLoadsAhead = kVectors * sizeof(T) <= 4;
 
 // What forward and backward share: the rows of a group, one after the other. take() gives a row's
-// parts of two arrays, of which the second may be null, and asks for the next row's. Places in the
-// arrays are those of a thread's first element.
+// parts of two arrays, of which the second may be null, and asks for the next row's; its result is
+// the row's place (see Columns).
 template <typename T, int kVectors>
 class Rows {
  public:
   __device__ __forceinline__ Rows(const Layout& layout, const RowGroup& group, const void* one,
                                   const void* two)
-      : one_(one),
+      : columns(group, layout.width),
+        one_(one),
         two_(two),
         left_(layout.rows - group.first_row()),
         step_(group.row_step()),
         row_(group.first_row()),
         place_(row_ * layout.width + group.column(0)),
-        place_step_(step_ * layout.width),
-        apart_(group.column(1) - group.column(0)) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      inside_[v] = group.column(v) < layout.width;
-    }
+        place_step_(step_ * layout.width) {
     if (kLoadsAhead<T, kVectors> && any()) {
-      load_next();
+      load();
     }
   }
   __device__ __forceinline__ bool any() const { return left_ > 0; }
@@ -148,7 +174,7 @@ class Rows {
   __device__ __forceinline__ std::int64_t take(Part<T, kVectors>& first,
                                                Part<T, kVectors>& second) {
     if (!kLoadsAhead<T, kVectors>) {
-      load_next();
+      load();
     }
     first = ahead_[0];
     second = ahead_[1];
@@ -157,31 +183,18 @@ class Rows {
     left_ -= step_;
     place_ += place_step_;
     if (kLoadsAhead<T, kVectors> && any()) {
-      load_next();
+      load();
     }
     return taken;
   }
-  __device__ __forceinline__ bool inside(int v) const { return inside_[v]; }
-  __device__ __forceinline__ void load(const void* rows, std::int64_t place,
-                                       Part<T, kVectors>& to) const {
-    const T* from = static_cast<const T*>(rows) + place;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      to.at[v] = inside_[v] ? load8(from + v * apart_) : Packed<T>{};
-    }
-  }
-  __device__ __forceinline__ void store(const Packed<T>& packed, void* rows, std::int64_t place,
-                                        int v) const {
-    if (inside_[v]) {
-      store8(packed, static_cast<T*>(rows) + place + v * apart_);
-    }
-  }
+
+  const Columns<T, kVectors> columns;
 
  private:
-  __device__ __forceinline__ void load_next() {
-    load(one_, place_, ahead_[0]);
+  __device__ __forceinline__ void load() {
+    columns.load(one_, place_, ahead_[0]);
     if (two_ != nullptr) {
-      load(two_, place_, ahead_[1]);
+      columns.load(two_, place_, ahead_[1]);
     }
   }
   const void* one_;
@@ -191,8 +204,6 @@ class Rows {
   std::int64_t row_;
   std::int64_t place_;
   std::int64_t place_step_;
-  int apart_;
-  bool inside_[kVectors];
   Part<T, kVectors> ahead_[2] = {};
 };
 
@@ -304,7 +315,7 @@ __global__ __launch_bounds__(kThreads) void forward_kernel(const Layout layout,
           values.at[i] += more.at[i];
         }
         x.at[v] = pack<T>(values);
-        rows.store(x.at[v], a.sum, place, v);
+        rows.columns.store(x.at[v], a.sum, place, v);
       }
     }
     const float2 s = statistics<T, kVectors, kCentred>(x, layout, group, meeting, side);
@@ -332,7 +343,7 @@ __global__ __launch_bounds__(kThreads) void forward_kernel(const Layout layout,
           values.at[i] += bias.at[i];
         }
       }
-      rows.store(pack<T>(values), a.output, place, v);
+      rows.columns.store(pack<T>(values), a.output, place, v);
     }
   }
 }
@@ -405,7 +416,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
       next.load(a, kCentred, rows.row());
     }
     if (a.sum_gradient != nullptr) {
-      rows.load(a.sum_gradient, place, other);
+      rows.columns.load(a.sum_gradient, place, other);
     }
     float sums[kCentred ? 2 : 1] = {};  // Σ g · x̂ and Σ g · rstd
 #pragma unroll
@@ -445,7 +456,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
         const float g = gradients.at[i] * s.rstd * weight.at[i];
         gradients.at[i] = fmaf(along, centred, g + uniform) + more.at[i];
       }
-      rows.store(pack<T>(gradients), a.input_gradient, place, v);
+      rows.columns.store(pack<T>(gradients), a.input_gradient, place, v);
     }
   }
   if (a.partials != nullptr) {
