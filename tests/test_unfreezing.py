@@ -481,3 +481,162 @@ def test_ranks_that_unfreeze_different_parameters_at_stage_3(block, own_pool):
     for message in own_pool(2).run(rank_differs_at_stage_3, block, ranks=2, timeout=60):
         assert f"blocks.{block}.up.weight" in message and "rank 0" in message, message
         assert "every rank must" in message or "not on rank 1" in message, message
+
+
+# Ranks that see different gradients
+
+
+class Branching(models.Mlp):
+    """A linear layer beside the blocks, for the ranks that ask for it."""
+
+    def __init__(self):
+        super().__init__(layers=2)
+        self.extra = torch.nn.Linear(models.WIDTH, models.WIDTH)
+        self.extra.requires_grad_(False)
+
+    def forward(self, x, y, branch):
+        for block in self.blocks:
+            x = block(x)
+        return models.mse(self.head(self.extra(x) if branch else x), y)
+
+
+def branching(dtype):
+    torch.manual_seed(0)
+    return Branching().to(reference.DTYPES[dtype])
+
+
+def micro_batches_of_branching(dtype):
+    return models.micro_batches("mlp", 0, 4, "cpu", reference.DTYPES[dtype])
+
+
+def plain_branch(dtype, uses):
+    """The mean gradient of the layer over four micro-batches, of which the first `uses` train it."""
+    model = branching(dtype)
+    model.extra.requires_grad_(True)
+    total = 0
+    for index, micro in enumerate(micro_batches_of_branching(dtype)):
+        model.zero_grad()
+        model(**micro, branch=index < 2).backward()
+        total = total + (model.extra.weight.grad.float() / 4 if index < uses else 0)
+    return total
+
+
+def rank_branch(stage, dtype, freeze_again):
+    from shardwise import utils
+
+    model = branching(dtype)
+    settings = config(stage, 2, optimizer={"type": "SGD", "params": {"lr": 1.0}})
+    if dtype == "bf16":
+        settings["bf16"] = {"enabled": True}
+    rank = dist.get_rank()
+    with make_engine(model, settings) as engine:
+        before = branching(dtype).extra.weight.float()
+        model.extra.requires_grad_(True)
+        for micro in micro_batches_of_branching(dtype)[2 * rank : 2 * rank + 2]:
+            engine.backward(engine(**micro, branch=rank == 0))
+            if freeze_again:
+                model.extra.requires_grad_(False)
+            engine.step()
+        return before - utils.safe_get_full_fp32_param(model.extra.weight)
+
+
+@pytest.mark.parametrize("freeze_again", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@STAGES
+def test_a_newcomer_that_one_rank_uses(stage, dtype, freeze_again, pool, reference):
+    truth = reference.run(plain_branch, dtype, 1 if freeze_again else 2)[0]
+    moved = pool.run(rank_branch, stage, dtype, freeze_again, ranks=2)[0]
+    # Sums are of fp32; the difference of two weights has the rounding of a weight, below 0.25.
+    eps = torch.finfo(torch.float32).eps
+    assert truth.abs().max() > 1e-3
+    assert (moved - truth).abs().max() <= 2 * 0.25 * eps + 1e-6 * truth.abs().max()
+
+
+# Gradients that the engine did not make
+
+
+def rank_stale(stage, stale):
+    model = half_frozen()
+    if stale:
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 7.0)
+    with make_engine(model, config(stage)) as engine:
+        norms = []
+        for step in range(3):
+            model.blocks[0].requires_grad_(step > 0)
+            train_step(engine, step)
+            norms.append(float(engine.get_global_grad_norm()))
+        return norms, engine.state_dict()
+
+
+@STAGES
+def test_gradients_from_before_initialize_count_nowhere(stage, pool):
+    norms, weights = pool.run(rank_stale, stage, False, ranks=2)[0]
+    stale_norms, stale_weights = pool.run(rank_stale, stage, True, ranks=2)[0]
+    assert stale_norms == norms
+    assert all(torch.equal(stale_weights[name], value) for name, value in weights.items())
+
+
+def rank_direct(stage):
+    import shardwise
+
+    model = half_frozen()
+    with make_engine(model, config(stage)) as engine:
+        train_step(engine, 0)
+        model.blocks[0].requires_grad_(True)
+        engine.module(**samples(1)).backward()
+        if stage < 2:
+            with pytest.raises(shardwise.UsageError, match=r"blocks\.0\.norm\.weight.*engine\("):
+                engine.step()
+            engine.zero_grad()
+            train_step(engine, 1)
+        else:  # units hear of every call
+            engine.step()
+        return engine.state_dict()
+
+
+@STAGES
+def test_a_backward_that_the_engine_does_not_see(stage, pool):
+    """Not counted as if it had been divided and reduced like the others."""
+    seen = pool.run(rank_direct, stage, ranks=2)[0]
+    assert not torch.equal(
+        seen["blocks.0.up.weight"], half_frozen().state_dict()["blocks.0.up.weight"]
+    )
+
+
+def plain_regrouped():
+    """Adam on one block from the second step on, with another rate from the fifth."""
+    model = half_frozen()
+    block = list(model.blocks[0].parameters())
+    others = [p for p in model.parameters() if not any(p is q for q in block)]
+    settings = {"lr": 0.01, "eps": 1e-4, "weight_decay": 0.01}
+    optimizer = torch.optim.AdamW([{"params": others}, {"params": block}], **settings)
+    for step in range(6):
+        model.blocks[0].requires_grad_(step > 0)
+        optimizer.param_groups[1]["lr"] = 0.002 if step >= 4 else 0.01
+        for micro in models.micro_batches("mlp", step, 2, "cpu", torch.float32):
+            (model(**micro) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {n: p.detach() for n, p in model.named_parameters()}
+
+
+def rank_regrouped(stage):
+    model = half_frozen()
+    params = {"lr": 0.01, "eps": 1e-4, "weight_decay": 0.01}
+    with make_engine(model, config(stage, optimizer={"type": "AdamW", "params": params})) as engine:
+        for step in range(6):
+            model.blocks[0].requires_grad_(step > 0)
+            if step == 4:
+                block = list(model.blocks[0].parameters())
+                engine.optimizer.add_param_group({"params": block, "lr": 0.002})
+            train_step(engine, step)
+        return engine.state_dict()
+
+
+@STAGES
+def test_another_group_after_some_steps_keeps_states_and_their_count(stage, pool, reference):
+    truth = reference.run(plain_regrouped)[0]
+    found = pool.run(rank_regrouped, stage, ranks=2)[0]
+    for name, value in truth.items():
+        assert parity.scale(found[name] - value) <= 1e-5 * parity.scale(value), name

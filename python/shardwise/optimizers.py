@@ -78,7 +78,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Parameters of the model that are in no group yet join, every rank the same ones.
 
         After ``initialize()`` their states start from nothing and count their own steps. Frozen
-        ones move once they are unfrozen, before or after this.
+        ones move once they are unfrozen, before or after this; those that have moved by then keep
+        states and steps.
         """
         core = getattr(self, "_core", None)
         if core is None:

@@ -13,6 +13,23 @@
 #include "shardwise/models/job_model.h"
 
 namespace shardwise::apps {
+namespace {
+
+// The folder, or the nearest one above it that exists, must take files.
+void check_output(const std::string& output) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  fs::path folder = fs::absolute(output, none);
+  while (!fs::exists(folder, none) && folder.has_parent_path() && folder != folder.parent_path()) {
+    folder = folder.parent_path();
+  }
+  SW_USER_CHECK(IoError,
+                fs::is_directory(folder, none) && ::access(folder.c_str(), W_OK | X_OK) == 0,
+                "training.output: ", output, " cannot be made, since ", folder.string(),
+                " is no folder that may be written; name another one");
+}
+
+}  // namespace
 
 std::vector<config::Override> parse_overrides(const std::string& command,
                                               const std::vector<std::string>& assignments) {
@@ -49,24 +66,6 @@ config::LoadOptions load_options(const Context& context, const std::string& rank
                                                                  : "default";
   return options;
 }
-
-namespace {
-
-// The folder, or the nearest one above it that exists, must take files.
-void check_output(const std::string& output) {
-  namespace fs = std::filesystem;
-  std::error_code none;
-  fs::path folder = fs::absolute(output, none);
-  while (!fs::exists(folder, none) && folder.has_parent_path() && folder != folder.parent_path()) {
-    folder = folder.parent_path();
-  }
-  SW_USER_CHECK(IoError,
-                fs::is_directory(folder, none) && ::access(folder.c_str(), W_OK | X_OK) == 0,
-                "training.output: ", output, " cannot be made, since ", folder.string(),
-                " is no folder that may be written; name another one");
-}
-
-}  // namespace
 
 JobCheck check_job(const config::Job& job) {
   JobCheck result;

@@ -194,9 +194,9 @@ void register_window(py::module_& module) {
 }
 
 // Names of the parameters that are to join the training in the next step.
-std::vector<std::string> newcomers(const train::Engine& engine) {
+std::vector<std::string> newcomers(train::Engine& engine) {
   std::vector<std::string> names;
-  for (const int index : engine.newcomers()) {
+  for (const int index : engine.driver().unfrozen()) {
     names.push_back(engine.registry().parameters()[index].parameter().name);
   }
   return names;

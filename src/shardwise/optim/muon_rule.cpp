@@ -32,7 +32,7 @@ class MuonRule : public UpdateRule {
     rest_ = std::move(rest);
   }
 
-  bool has_kernel() const override { return false; }  // for matrices
+  bool takes_sixteen_bit_masters() const override { return false; }
   // Of what is no matrix.
   void run(const kernels::Place& place, const kernels::ChunkTable& table,
            const kernels::StepDecision* decision, const std::uint8_t* active,

@@ -56,12 +56,12 @@ class KernelRule : public UpdateRule {
     groups_ = std::move(read_groups);
   }
 
-  bool has_kernel() const override { return kernel_ != nullptr; }
+  bool takes_sixteen_bit_masters() const override { return kernel_ != nullptr; }
 
   void run(const kernels::Place& place, const kernels::ChunkTable& table,
            const kernels::StepDecision* decision, const std::uint8_t* active,
            const std::int32_t* step) const override {
-    SW_CHECK(has_kernel(), "this rule has no kernel");
+    SW_CHECK(takes_sixteen_bit_masters(), "this rule has no kernel");
     kernel_(place, table, groups_, decision, active, step);
   }
 
@@ -128,7 +128,7 @@ class OutsideRule : public UpdateRule {
   std::vector<std::string> state_names() const override { return {}; }
   std::vector<std::string> value_names() const override { return {}; }
   void set_groups(const std::vector<GroupValues>&) override {}
-  bool has_kernel() const override { return false; }
+  bool takes_sixteen_bit_masters() const override { return false; }
   void run(const kernels::Place&, const kernels::ChunkTable&, const kernels::StepDecision*,
            const std::uint8_t*, const std::int32_t*) const override {
     SW_FAIL(InternalError, "an outside rule has no kernel");

@@ -59,7 +59,7 @@ struct MuonGroup {
   bool gram = true;  // iterate on the Gram matrix
 };
 
-// An algorithm that updates each element from its own gradient, weight and states (fp32). The
+// An algorithm that updates each element from its own gradient, weight and states. The
 // hyperparameters are set anew before every step, so schedules need nothing special.
 class UpdateRule {
  public:
@@ -72,8 +72,8 @@ class UpdateRule {
   virtual std::vector<std::string> value_names() const = 0;
   // Throws UsageError for a missing hyperparameter, naming group and key.
   virtual void set_groups(const std::vector<GroupValues>& groups) = 0;
-  // Whether run() carries it out.
-  virtual bool has_kernel() const = 0;
+  // Whether parameters in 16 bits can be their own masters.
+  virtual bool takes_sixteen_bit_masters() const = 0;
   // See kernels/update.h; runs on place's stream.
   virtual void run(const kernels::Place& place, const kernels::ChunkTable& table,
                    const kernels::StepDecision* decision, const std::uint8_t* active,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iomanip>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "shardwise/ops/tensor_place.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/zero/equal_start.h"
+#include "shardwise/zero/record_exchange.h"
 #include "shardwise/zero/replica_check.h"
 
 namespace shardwise::train {
@@ -227,11 +229,12 @@ void Engine::end_micro_batch() {
 }
 
 std::int64_t Engine::held_by_all() {
-  const auto options = at::TensorOptions(at::kLong).device(options_.device);
-  const at::Tensor mine = at::full({1}, window_.with_gradients(), options);
-  const at::Tensor all = at::empty({channels_.everybody().size()}, options);
-  channels_.everybody().all_gather(all, mine, "the micro-batches of an unfinished window")->wait();
-  return all.sum().item<std::int64_t>();
+  const std::int64_t mine = window_.with_gradients();
+  const std::vector<std::int64_t> all =
+      zero::RecordExchange<std::int64_t>(channels_.everybody(), mine, options_.device,
+                                         "the micro-batches of an unfinished window")
+          .read();
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
 std::uint64_t Engine::hash_settings() const {
@@ -282,7 +285,8 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   gatherer_.release_all();
   reducer_.finish();
   const kernels::Place place = ops::place_on(options_.device);
-  const std::set<int> newcomers = this->newcomers();
+  driver_->watch_unfrozen();
+  const std::set<int> newcomers = driver_->unfrozen();
   order_hash_.add_unfrozen(newcomers);
   exchange_records(place);
   if (!newcomers.empty() && boundary_->ranks_agree()) {
@@ -294,6 +298,7 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   optimizer_->update(place, *boundary_);
   optimizer_->gather_updated(*channels_.gather, order_hash_);
   reducer_.clear();
+  driver_->forget_unfrozen();
   window_.close(/*with_micro_batch=*/!partial || window_.had_backward());
   last_step_.unchecked = true;
   if (options_.device.is_cpu()) {
@@ -310,19 +315,6 @@ void Engine::exchange_records(const kernels::Place& place) {
   boundary_->exchange(
       place, optimizer_->norm_table(),
       {.written = reducer_.written(), .order_hash = hash_settings(), .weight = window_.weight()});
-}
-
-std::set<int> Engine::newcomers() const {
-  std::set<int> found;
-  for (std::size_t i = 0; i < registry_.parameters().size(); ++i) {
-    const params::Parameter& parameter = registry_.parameters()[i].parameter();
-    const int index = static_cast<int>(i);
-    if (parameter.trainable < 0 &&
-        (parameter.tensor.requires_grad() || reducer_.waits_to_join(index))) {
-      found.insert(index);
-    }
-  }
-  return found;
 }
 
 // Note [Parameters that join]
@@ -426,6 +418,7 @@ void Engine::report_non_finite(const kernels::BoundaryResult& result) {
 
 void Engine::zero_grad() {
   reducer_.clear();
+  driver_->forget_unfrozen();
   window_.forget_gradients();
   driver_->forget_interruption();
 }
@@ -466,14 +459,14 @@ at::Tensor Engine::assemble(int parameter, const at::Tensor& piece) {
 }
 
 void Engine::assign_group(const std::vector<int>& parameters, int group) {
-  optimizer_->assign_group(parameters, group);
   for (const int parameter : parameters) {
     const params::ParameterAddress& address = registry_.parameters().at(parameter);
-    if (address.parameter().trainable >= 0) {
+    if (address.parameter().trainable >= 0 && address.parameter().group < 0) {
       boundary_->restart_steps(address.parameter().trainable);
     }
     order_hash_.add(comm::Collective::kBroadcast, address.unit, parameter);  // ranks do it alike
   }
+  optimizer_->assign_group(parameters, group);
 }
 
 void Engine::broadcast(const at::Tensor& tensor, const std::string& what) {

@@ -74,9 +74,6 @@ class Engine {
   void step(const std::vector<optim::GroupValues>& groups, std::int64_t partial_of = 0);
   // What the last step decided. Waits for it where it runs on a GPU. Null before the first step.
   const kernels::BoundaryResult* last_result();
-  // Frozen parameters, by index, that require grad or have got gradients: the next step's
-  // newcomers.
-  std::set<int> newcomers() const;
   void zero_grad();
   // Another window size, and the dtype of accumulation that goes with it. Between windows only.
   void set_accumulation(std::int64_t size, at::ScalarType dtype);
@@ -89,8 +86,9 @@ class Engine {
 
   // Null without a rule.
   zero::ShardedOptimizer* optimizer() const { return optimizer_.get(); }
-  // Parameters join a parameter group and count their steps anew; frozen ones move once they
-  // require grad. The next step fails if other ranks do not do the same.
+  // Parameters join a parameter group; those that were in none count their steps anew, others go
+  // on. Frozen ones move once they require grad. The next step fails if other ranks do not do the
+  // same.
   void assign_group(const std::vector<int>& parameters, int group);
   // Rank 0's values for everybody; collective.
   void broadcast(const at::Tensor& tensor, const std::string& what);

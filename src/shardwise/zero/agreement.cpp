@@ -7,7 +7,8 @@
 namespace shardwise::zero {
 namespace {
 
-constexpr const char* kPurpose = "the end of GatheredParameters";
+constexpr const char* kPurpose =
+    "the end of GatheredParameters, which takes the same modifier_rank on every rank";
 
 }  // namespace
 

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "shardwise/base/check.h"
+#include "shardwise/zero/record_exchange.h"
 
 namespace shardwise::zero {
 
@@ -86,10 +89,11 @@ at::Tensor FullState::assemble(int index, const at::Tensor& piece) {
   const params::ParameterAddress& address = registry_.parameters().at(index);
   const Segment& segment = *address.segment;
   const auto options = segment.shard.data().options().dtype(at::kFloat);
-  const at::Tensor here = at::full({1}, piece.defined() ? 1.0 : 0.0, options);
-  const at::Tensor anywhere = at::empty({channels_.gather->size()}, options);
-  channels_.gather->all_gather(anywhere, here, segment.name)->wait();
-  if (anywhere.sum().item<float>() == 0) {
+  const std::vector<std::uint8_t> held =
+      RecordExchange<std::uint8_t>(*channels_.gather, piece.defined() ? 1 : 0, options.device(),
+                                   segment.name)
+          .read();
+  if (std::count(held.begin(), held.end(), 0) == static_cast<std::ptrdiff_t>(held.size())) {
     return {};
   }
   const at::Tensor shard = at::zeros({segment.layout.shard_numel}, options);

@@ -30,7 +30,8 @@ class OpenUnits {
   // UsageError on all ranks where one found a change that nobody was named for, or where an error
   // or another modifier on one forbids the change; what was changed in sharded units is lost.
   // Closing a unit that is not sharded, without a modifier, is not collective: only the ranks that
-  // find a change throw.
+  // find a change throw, and a rank that has a modifier while others have none waits for them until
+  // its time-out.
   void close(int unit, bool discard, ShardedOptimizer* optimizer);
 
  private:

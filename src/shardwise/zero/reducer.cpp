@@ -34,6 +34,7 @@ Reducer::Reducer(const params::Registry& registry, comm::Channel& channel, Order
       states_(registry.segments().size()),
       written_(registry.trainable_count(), 0) {
   allocate();
+  drop_visible();  // gradients from before the engine belong to no step of it
 }
 
 at::ScalarType Reducer::accumulator_dtype(const Segment& segment) const {
@@ -364,8 +365,13 @@ void Reducer::join(const std::vector<Segment*>& made) {
   finished_ = true;
 }
 
+// The same buffer on every rank, whether or not gradients waited there. Sums of 16-bit gradients
+// must not be rounded again, so it has the accumulators' dtype.
 void Reducer::write_waiting(Segment& segment) {
   State& state = states_[segment.id];
+  if (!state.whole.defined() && segment.layout.numel > 0) {
+    state.whole = pool_.take(segment.layout.numel, accumulator_dtype(segment));
+  }
   for (std::size_t index = 0; index < registry_.parameters().size(); ++index) {
     const params::ParameterAddress& address = registry_.parameters()[index];
     if (address.segment != &segment) {
@@ -373,9 +379,6 @@ void Reducer::write_waiting(Segment& segment) {
     }
     const at::Tensor sum = std::exchange(waiting(static_cast<int>(index)), at::Tensor());
     if (sum.defined()) {
-      if (!state.whole.defined()) {  // sums of 16-bit gradients must not be rounded again
-        state.whole = pool_.take(segment.layout.numel, accumulator_dtype(segment));
-      }
       write_slot(segment, address.slot, sum);
     }
   }
@@ -397,6 +400,15 @@ at::Tensor Reducer::to_travel(const at::Tensor& gradients, const Segment& segmen
       segment.travel.value_or(options_.travel_dtype.value_or(gradients.scalar_type())));
 }
 
+void Reducer::drop_visible() {
+  for (const params::ParameterAddress& address : registry_.parameters()) {
+    const at::Tensor& tensor = address.parameter().tensor;
+    if (tensor.grad().defined()) {
+      tensor.mutable_grad() = at::Tensor();
+    }
+  }
+}
+
 void Reducer::clear() {
   while (!in_flight_.empty() && options_.plan.shard_gradients) {
     wait_oldest();
@@ -414,13 +426,8 @@ void Reducer::clear() {
       pool_.give_back(state.whole);
       state.whole = at::Tensor();
     }
-    for (const Parameter& parameter : segment->parameters) {
-      parameter.tensor.mutable_grad() = at::Tensor();
-    }
   }
-  for (const auto& [parameter, sum] : waiting_) {
-    registry_.parameters()[parameter].parameter().tensor.mutable_grad() = at::Tensor();
-  }
+  drop_visible();
   waiting_.clear();
   std::fill(written_.begin(), written_.end(), 0);
   touched_ = false;

@@ -50,12 +50,11 @@ class Reducer {
   bool holds_unreduced(const params::Unit& unit) const;
   // After this every gradient is reduced and waited for. Stages 0–1 communicate here.
   void finish();
-  // Whether the parameter is in a frozen segment and has a gradient.
-  bool waits_to_join(int parameter) const { return waiting_.count(parameter) > 0; }
   // After finish(): trainable segments that Registry::unfreeze has made get accumulators, and the
   // gradients that waited for them are reduced.
   void join(const std::vector<params::Segment*>& made);
-  // Forgets all gradients: after the update, or when the user zeroes them.
+  // Forgets all gradients, `.grad` of frozen parameters too: after the update, or when the user
+  // zeroes them.
   void clear();
   // Allocates the accumulators anew in another dtype; only while there are no gradients.
   void set_accumulation_dtype(at::ScalarType dtype);
@@ -103,6 +102,7 @@ class Reducer {
 
   void write_slot(params::Segment& segment, int slot, const at::Tensor& gradient);
   at::Tensor& waiting(int parameter);
+  void drop_visible();
   void write_waiting(params::Segment& segment);
   void allocate();
   void allocate_segment(const params::Segment& segment);

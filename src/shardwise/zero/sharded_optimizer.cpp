@@ -87,7 +87,7 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
       options_(options),
       rule_(optim::make_update_rule(options.rule)),
       shards_(registry.segments().size()) {
-  SW_USER_CHECK(UsageError, !options.sixteen_bit_masters || rule_->has_kernel(),
+  SW_USER_CHECK(UsageError, !options.sixteen_bit_masters || rule_->takes_sixteen_bit_masters(),
                 "16-bit master weights (bf16.bf16_master_weights_and_grads, "
                 "fp16.fp16_master_weights_and_grads) work with Adam, AdamW, SGD, Lion and Adagrad "
                 "without amsgrad and maximize, but this optimizer ",
@@ -251,14 +251,25 @@ void ShardedOptimizer::set_groups(const std::vector<optim::GroupValues>& groups)
                   address.parameter().group, "], but there are ", groups.size(),
                   " groups; put the group back");
   }
+  if (moves_matrices()) {
+    check_matrices(groups);
+  }
   rule_->set_groups(groups);
-  const std::vector<optim::MuonGroup> muon = rule_->muon_groups();
+}
+
+void ShardedOptimizer::check_matrices(const std::vector<optim::GroupValues>& groups) const {
   for (const params::ParameterAddress& address : registry_.parameters()) {
     const params::Parameter& parameter = address.parameter();
-    SW_USER_CHECK(UsageError,
-                  !moves_matrices() || parameter.group < 0 ||
-                      muon[parameter.group].use_muon == parameter.whole_matrix,
-                  "parameter ", parameter.name, " is in param_groups[", parameter.group,
+    if (parameter.group < 0) {
+      continue;
+    }
+    const optim::GroupValues& values = groups[parameter.group];
+    const auto use_muon = values.find("use_muon");
+    if (use_muon == values.end()) {
+      continue;  // the rule says that it is missing
+    }
+    SW_USER_CHECK(UsageError, (use_muon->second != 0) == parameter.whole_matrix, "parameter ",
+                  parameter.name, " is in param_groups[", parameter.group,
                   "], whose 'use_muon' is ", parameter.whole_matrix ? "false" : "true",
                   " while the engine was made with the opposite for it; set it back, or put the "
                   "parameter into another group");

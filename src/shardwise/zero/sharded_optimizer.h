@@ -109,6 +109,7 @@ class ShardedOptimizer {
     return options_.offload || !options_.plan.shard_optimizer || moves_matrices();
   }
   bool moves_matrices() const { return options_.rule.name == optim::kMuonRule; }
+  void check_matrices(const std::vector<optim::GroupValues>& groups) const;
   std::vector<std::string> state_names(const params::Segment& segment) const;
   at::Tensor gradient(const params::Segment& segment) const;
   at::Tensor piece(const at::Tensor& flat, const params::ParameterAddress& address) const;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -70,19 +69,36 @@ UnitDriver::UnitDriver(const params::Registry& registry, Gatherer& gatherer, Red
       marked_(registry.units().size()) {}
 
 void UnitDriver::install() {
-  frozen_.resize(registry_.parameters().size());
-  std::iota(frozen_.begin(), frozen_.end(), 0);
-  watch_unfrozen();
+  for (std::size_t i = 0; i < registry_.parameters().size(); ++i) {
+    const params::Parameter& parameter = registry_.parameters()[i].parameter();
+    const int index = static_cast<int>(i);
+    if (parameter.trainable < 0) {
+      frozen_.push_back({index});
+    } else {
+      accumulators_.push_back(install_gradient_hook(parameter.tensor, index, weak_from_this()));
+    }
+  }
 }
 
 void UnitDriver::watch_unfrozen() {
-  std::erase_if(frozen_, [this](int index) {
-    const at::Tensor& tensor = registry_.parameters()[index].parameter().tensor;
-    if (!tensor.requires_grad()) {
-      return false;
+  std::erase_if(frozen_, [this](Frozen& frozen) {
+    const params::Parameter& parameter = registry_.parameters()[frozen.parameter].parameter();
+    if (parameter.trainable >= 0) {
+      return true;
     }
-    accumulators_.push_back(install_gradient_hook(tensor, index, weak_from_this()));
-    return true;
+    if (parameter.tensor.requires_grad()) {
+      if (!frozen.captured) {
+        SW_USER_CHECK(UsageError, !parameter.tensor.grad().defined(), "parameter ", parameter.name,
+                      " was frozen at initialize(), and has got a gradient since it was unfrozen "
+                      "that the engine did not see: call engine.zero_grad(), and run the model as "
+                      "engine(...) and not as engine.module(...)");
+        accumulators_.push_back(
+            install_gradient_hook(parameter.tensor, frozen.parameter, weak_from_this()));
+        frozen.captured = true;
+      }
+      unfrozen_.insert(frozen.parameter);
+    }
+    return false;
   });
 }
 

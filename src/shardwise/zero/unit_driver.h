@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "shardwise/comm/mesh.h"
@@ -37,9 +38,13 @@ class UnitDriver : public params::UnitEvents,
   UnitDriver(const params::Registry& registry, Gatherer& gatherer, Reducer& reducer,
              const ZeroPlan& plan, const comm::ShardChannels& channels, AccumulationWindow& window);
   void install();
-  // Captures gradients of frozen parameters that require grad by now. Called before every pass and
-  // backward of the engine.
+  // Captures gradients of frozen parameters that require grad by now. Called before every pass,
+  // backward and step of the engine. Throws UsageError where such a parameter has got a gradient
+  // that was not captured.
   void watch_unfrozen();
+  // Frozen parameters, by index, that were seen to require grad since forget_unfrozen().
+  const std::set<int>& unfrozen() const { return unfrozen_; }
+  void forget_unfrozen() { unfrozen_.clear(); }
 
   void begin_pass() override;
   std::vector<at::Tensor> before_forward(int unit, const std::vector<at::Tensor>& inputs) override;
@@ -81,7 +86,12 @@ class UnitDriver : public params::UnitEvents,
   comm::ShardChannels channels_;
   AccumulationWindow& window_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
-  std::vector<int> frozen_;         // parameters, by index, whose gradients are not captured
+  struct Frozen {
+    int parameter;
+    bool captured = false;  // its gradients, since it required grad for the first time
+  };
+  std::vector<Frozen> frozen_;  // until they have joined
+  std::set<int> unfrozen_;
   std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
