@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <map>
 #include <string>
@@ -10,6 +12,7 @@
 #include "shardwise/base/check.h"
 #include "shardwise/models/model.h"
 #include "shardwise/models/projection.h"
+#include "shardwise/params/gradient_sink.h"
 #include "shardwise/params/registry.h"
 
 namespace shardwise::models {
@@ -177,6 +180,46 @@ TEST(FusedProjections, MembersThatNeedNoGradientGetNone) {
   loss().backward();
   EXPECT_FALSE(members(parameters, {"self_attn.q_proj.weight"})[0].grad().defined());
   expect_near(members(parameters, {"self_attn.v_proj.weight"})[0].grad(), expected, "v_proj");
+}
+
+// Takes gradients as an engine does.
+class Taker : public params::GradientSink {
+ public:
+  explicit Taker(std::vector<at::Tensor>& products) : products_(products) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& all) override {
+    return all;
+  }
+  bool take_product(std::size_t count, const at::Tensor& left, const at::Tensor& right) override {
+    EXPECT_EQ(count, 3U);
+    products_.push_back(left.mm(right));
+    return true;
+  }
+
+ private:
+  std::vector<at::Tensor>& products_;
+};
+
+// q, k and v have takers; for what somebody asks autograd for, they are not used.
+TEST(FusedProjections, GradientsAreHandedOverAsProducts) {
+  const Model model = make(kVariants[3]);
+  const params::Registry registry = flatten(model);
+  const std::vector<at::Tensor> qkv =
+      members(by_name(model),
+              {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"});
+  std::vector<at::Tensor> products;
+  std::vector<std::shared_ptr<torch::autograd::Node>> kept;
+  for (const at::Tensor& weight : qkv) {
+    kept.push_back(torch::autograd::impl::grad_accumulator(weight));
+    kept.back()->add_pre_hook(std::make_unique<Taker>(products));
+  }
+  const auto loss = [&] { return model.loss(some_tokens(), next_token_targets(some_tokens())); };
+  const at::Tensor expected = at::cat(torch::autograd::grad({loss()}, qkv));
+  EXPECT_TRUE(products.empty());
+  loss().backward();
+  ASSERT_EQ(products.size(), 1U);
+  EXPECT_TRUE(at::equal(products[0], expected));
+  EXPECT_FALSE(qkv[0].grad().defined() || qkv[1].grad().defined() || qkv[2].grad().defined());
+  EXPECT_TRUE(members(by_name(model), {"self_attn.o_proj.weight"})[0].grad().defined());
 }
 
 TEST(FusedProjections, AGapBetweenMembersLeavesThemApart) {

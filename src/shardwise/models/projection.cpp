@@ -1,18 +1,21 @@
 // Note [One product for several parameters]
 // Parameters that are used together are neighbours in their unit's flat buffer, so a view over all
 // of them is a matrix without a copy. Autograd knows nothing of it: the node has an edge to every
-// parameter, and hands each its rows of the one gradient. The view is made anew at every use, since
-// a sharded unit's memory comes and goes, and it is not made at all where the parameters lie apart:
-// outside of an engine, with a frozen one among them, or where alignment leaves a gap.
+// parameter, and hands each its rows of the one gradient, or the product to who keeps gradients.
+// The view is made anew at every use, since a sharded unit's memory comes and goes, and it is not
+// made at all where the parameters lie apart: outside of an engine, with a frozen one among them,
+// or where alignment leaves a gap.
 #include "shardwise/models/projection.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "shardwise/base/check.h"
+#include "shardwise/params/gradient_sink.h"
 
 namespace shardwise::models {
 namespace {
@@ -70,6 +73,15 @@ at::Tensor product(const at::Tensor& x, const ProjectionWeights& weights) {
   return result;
 }
 
+// Null where the gradient has no taker, or where others look at it too.
+params::GradientSink* sink_of(const torch::autograd::Edge& edge) {
+  Node* node = edge.function.get();
+  const bool alone = node != nullptr && node->pre_hooks().size() == 1 &&
+                     node->tensor_pre_hooks().empty() && node->post_hooks().empty() &&
+                     node->tensor_post_acc_grad_hooks() == nullptr;
+  return alone ? dynamic_cast<params::GradientSink*>(node->pre_hooks().front().get()) : nullptr;
+}
+
 // See Note [One product for several parameters]. Outputs: x, the matrices, the biases.
 class Projection : public Node {
  public:
@@ -106,13 +118,7 @@ class Projection : public Node {
       all[0] = input_gradient(gradient, matrices, widths);
     }
     const std::size_t count = matrices.size();
-    if (wanted(1, count) > 0) {
-      const at::Tensor x = rows_of(source_ ? source_->value() : x_.unpack());
-      put(
-          all, 1, widths,
-          [&](const at::Tensor& part) { return input_first_ ? x.t().mm(part) : part.t().mm(x); },
-          gradient);
-    }
+    matrix_gradients(all, gradient, widths);
     if (with_bias_ && wanted(1 + count, count) > 0) {
       put(all, 1 + count, widths, [](const at::Tensor& part) { return part.sum(0); }, gradient);
     }
@@ -164,6 +170,42 @@ class Projection : public Node {
       sum = sum.defined() ? at::addmm(sum, parts[i], factor) : parts[i].mm(factor);
     }
     return sum.view(sizes_);
+  }
+
+  void matrix_gradients(variable_list& all, const at::Tensor& gradient,
+                        const std::vector<std::int64_t>& widths) const {
+    const std::size_t count = wanted(1, widths.size());
+    if (count == 0) {
+      return;
+    }
+    const at::Tensor x = rows_of(source_ ? source_->value() : x_.unpack());
+    const auto factors = [&](const at::Tensor& part) {
+      return input_first_ ? std::pair(x.t(), part) : std::pair(part.t(), x);
+    };
+    if (count == widths.size() && handed_over(count, factors(gradient))) {
+      return;
+    }
+    const auto product = [&](const at::Tensor& part) {
+      const auto [left, right] = factors(part);
+      return left.mm(right);
+    };
+    put(all, 1, widths, product, gradient);
+  }
+
+  // Whoever holds the gradients of the matrices may carry the product out in their place. Not where
+  // somebody asked autograd for them.
+  bool handed_over(std::size_t count, const std::pair<at::Tensor, at::Tensor>& factors) const {
+    const auto* asked = torch::autograd::get_current_graph_task_exec_info();
+    if (at::GradMode::is_enabled() || asked == nullptr || !asked->empty()) {
+      return false;
+    }
+    for (std::size_t i = 2; i <= count; ++i) {
+      if (sink_of(next_edge(i)) == nullptr) {
+        return false;
+      }
+    }
+    params::GradientSink* sink = sink_of(next_edge(1));
+    return sink != nullptr && sink->take_product(count, factors.first, factors.second);
   }
 
   // The gradients from `begin` on of parameters with these widths: function(gradient) in one where

@@ -183,6 +183,36 @@ TEST_P(EngineTest, EqualsPlainAutograd) {
   });
 }
 
+// Of the middle block, in every state of its place: nothing there, a product, autograd's gradient.
+TEST_P(EngineTest, ProductsAreCarriedOutInTheGradientsPlace) {
+  const auto [stage, world] = GetParam();
+  const at::Tensor left = at::rand({kWidth, 4}), right = at::rand({4, kWidth});
+  std::mutex checks;
+  comm::run_ranks(world, [&, stage = stage, world = world](const comm::ShardChannels& channels) {
+    const int part = kSamples / world;
+    const at::Tensor mine = batch(0).narrow(0, channels.gather->rank() * part, part);
+    const auto gradient = [&](int products) {
+      Model model(channels, stage);
+      const at::Tensor loss = model.loss(mine);
+      const auto add = [&, products](const at::Tensor&) {
+        for (int i = 0; i < products; ++i) {
+          const bool taken = model.engine().driver().product(1, 1, left, right);
+          const std::scoped_lock lock(checks);
+          EXPECT_TRUE(taken);
+          EXPECT_FALSE(model.engine().driver().product(1, 1, right, left));  // another shape
+        }
+      };
+      loss.register_hook(add);
+      loss.backward();
+      return model.engine().tensors().full(1, "gradient");
+    };
+    const at::Tensor plain = gradient(0), with_products = gradient(2);
+    const std::scoped_lock lock(checks);
+    // Every rank has added two, and the mean over ranks is taken.
+    EXPECT_TRUE(at::allclose(with_products, plain + 2 * left.mm(right), 1e-5, 1e-6));
+  });
+}
+
 TEST_P(EngineTest, ABlockThatIsUnfrozenTrainsLikePlainAutograd) {
   const auto [stage, world] = GetParam();
   constexpr int kFrozenUntil = 2;

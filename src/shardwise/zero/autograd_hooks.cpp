@@ -19,6 +19,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "shardwise/params/gradient_sink.h"
+
 namespace shardwise::zero {
 namespace {
 
@@ -41,7 +43,7 @@ class BeforeBackward : public FunctionPreHook {
   int unit_;
 };
 
-class TakeGradient : public FunctionPreHook {
+class TakeGradient : public params::GradientSink {
  public:
   TakeGradient(WeakEvents events, int parameter)
       : events_(std::move(events)), parameter_(parameter) {}
@@ -52,6 +54,10 @@ class TakeGradient : public FunctionPreHook {
     }
     events->gradient(parameter_, gradients[0]);
     return {at::Tensor()};
+  }
+  bool take_product(std::size_t count, const at::Tensor& left, const at::Tensor& right) override {
+    const auto events = events_.lock();
+    return events && events->product(parameter_, count, left, right);
   }
 
  private:

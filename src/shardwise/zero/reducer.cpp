@@ -105,7 +105,8 @@ at::Tensor& Reducer::waiting(int index) {
              : registry_.parameters()[index].parameter().tensor.mutable_grad();
 }
 
-void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient) {
+// Before a gradient of the parameter is written or added to the flat buffer.
+void Reducer::begin_writing(Segment& segment, int slot) {
   State& state = states_[segment.id];
   const Parameter& parameter = segment.parameters[slot];
   if (!state.whole.defined()) {
@@ -121,14 +122,81 @@ void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient)
       visible = views(segment)[slot];
     }
   }
-  state.collected[slot] = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  state.collected_elements += parameter.place.size();
   written_[parameter.trainable] = 1;
   touched_ = true;
   finished_ = false;
+}
+
+void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient) {
+  begin_writing(segment, slot);
+  State& state = states_[segment.id];
+  state.collected[slot] = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  state.collected_elements += segment.parameters[slot].place.size();
   if (state.collected_elements >= kMaxCollected) {
     flush_segment(segment);
   }
+}
+
+// Whether the parameters' places together are a matrix of the product's shape.
+bool Reducer::fits_product(int index, std::size_t count, const at::Tensor& left,
+                           const at::Tensor& right) const {
+  const std::size_t first = static_cast<std::size_t>(index);
+  const Segment& segment = *registry_.parameters()[first].segment;
+  std::int64_t end = registry_.parameters()[first].parameter().place.begin;
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (i >= registry_.parameters().size() || registry_.parameters()[i].segment != &segment) {
+      return false;
+    }
+    const Parameter& parameter = registry_.parameters()[i].parameter();
+    const bool fits = parameter.trainable >= 0 && parameter.place.begin == end &&
+                      parameter.sizes.size() == 2 && parameter.sizes[1] == right.size(1) &&
+                      parameter.strides == std::vector<std::int64_t>{right.size(1), 1};
+    if (!fits) {
+      return false;
+    }
+    end = parameter.place.end;
+  }
+  return end - registry_.parameters()[first].parameter().place.begin ==
+         left.size(0) * right.size(1);
+}
+
+bool Reducer::write_product(int index, std::size_t count, const at::Tensor& left,
+                            const at::Tensor& right) {
+  const params::ParameterAddress& first = registry_.parameters()[index];
+  Segment& segment = *first.segment;
+  State& state = states_[segment.id];
+  const at::ScalarType into =
+      options_.plan.shard_gradients ? segment.dtype : accumulator_dtype(segment);
+  // 16-bit factors with a sum in fp32 are one operation on CUDA only.
+  const bool can = into == left.scalar_type() || (into == at::kFloat && left.is_cuda());
+  if (!can || !fits_product(index, count, left, right)) {
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  std::size_t present = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int slot = first.slot + static_cast<int>(i);
+    begin_writing(segment, slot);
+    present += state.in_whole[static_cast<std::size_t>(slot)];
+  }
+  at::Tensor place = state.whole.as_strided({left.size(0), right.size(1)}, {right.size(1), 1},
+                                            first.parameter().place.begin);
+  if (present != 0 && present != count) {  // some begin and some go on: those start from zero
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t slot = static_cast<std::size_t>(first.slot) + i;
+      if (!state.in_whole[slot]) {
+        views(segment)[slot].zero_();
+      }
+    }
+  }
+  const bool rounds = into == left.scalar_type();
+  if (present == 0) {
+    rounds ? at::mm_out(place, left, right) : at::mm_out(place, left, right, into);
+  } else {
+    rounds ? place.addmm_(left, right) : at::addmm_out(place, place, left, right, into);
+  }
+  std::fill_n(state.in_whole.begin() + first.slot, count, std::uint8_t{1});
+  return true;
 }
 
 void Reducer::flush() {
