@@ -1,6 +1,7 @@
 """Adopted Hugging Face modules against the same modules untouched."""
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -29,6 +30,8 @@ def rank_parity(variant, hands_on):
     assert len(adoption) == layers + 4, adoption.report()  # embedding, norm, model, head
     assert_close(results(twin, **batch()), results(model, **batch()))
     assert not adoption.common.said
+    for ours, theirs in zip(twin.modules(), model.modules(), strict=True):
+        assert inspect.signature(ours.forward) == inspect.signature(theirs.forward)
 
 
 @pytest.mark.parametrize("hands_on", [False, True])
@@ -186,6 +189,7 @@ def rank_lazy_logits():
     output = fresh()
     assert type(output).__mro__[2] is type(right)
     assert isinstance(output, type(right))
+    assert type(output).__name__ == type(right).__name__
     for loss in (output.loss, output["loss"], output[0], output.get("loss")):
         assert torch.allclose(loss, right.loss, rtol=1e-5)
     assert "logits" in output and list(output.keys()) == list(right.keys())

@@ -104,6 +104,10 @@ class CrossOutput(_LazyLogits, CausalLMOutputWithCrossAttentions):
     """``CausalLMOutputWithCrossAttentions``, logits on demand."""
 
 
+# They print as what they stand for.
+for lazy in (CausalOutput, CrossOutput):
+    lazy.__name__ = lazy.__qualname__ = lazy.__mro__[2].__name__
+
 LAZY = {
     CausalLMOutputWithPast: CausalOutput,
     CausalLMOutputWithCrossAttentions: CrossOutput,
