@@ -7,7 +7,7 @@ from torch import nn
 
 from shardwise.adoption import checks
 from shardwise.adoption.block import FusedBlock
-from shardwise.adoption.layers import OPS, Attention, Common, Heads, hand_on, taken
+from shardwise.adoption.layers import OPS, Attention, Common, Heads, autocast_dtype, hand_on, taken
 
 PACKAGE = "transformers.models.gpt2.modeling_gpt2"
 PRODUCTS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -44,14 +44,14 @@ class FusedGpt2Block(FusedBlock):
         if normed is None:
             norm = self.first_norm
             normed, x = OPS.layer_norm_beside(x, norm.weight, norm.bias, norm.eps)
-        q, k, v = self._attention.heads.split(product(normed, self.joined))
+        q, k, v = self._attention.heads.split(product(normed, self.joined, self.common))
         self.fill_cache(call, k, v)
         dropout = self.attention_dropout.p if block.training else 0.0
         attended = self._attention(q, k, v, call["attention_mask"], dropout)
-        attended = self.output_dropout(product(attended, self.output))
+        attended = self.output_dropout(product(attended, self.output, self.common))
         normed, x = add_layer_norm(attended, x, self.second_norm)
-        inner = OPS.activation(product(normed, self.up), self.activation, False)
-        out = self.mlp_dropout(product(inner, self.down))
+        inner = OPS.activation(product(normed, self.up, self.common), self.activation, False)
+        out = self.mlp_dropout(product(inner, self.down, self.common))
         norm = self.next_norm(block)
         if norm is None:
             return x + out
@@ -60,8 +60,10 @@ class FusedGpt2Block(FusedBlock):
         return total
 
 
-def product(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-    """x times a weight that lies as [in, out]."""
+def product(x: torch.Tensor, layer: nn.Module, common: Common) -> torch.Tensor:
+    """x times a weight that lies as [in, out]; see ``layers.side_by_side``."""
+    if common.in_place and autocast_dtype(x.device) is None:
+        return OPS.projection(x, [layer.weight], [layer.bias], True)
     rows = torch.addmm(layer.bias, x.reshape(-1, x.shape[-1]), layer.weight)
     return rows.view(*x.shape[:-1], -1)
 

@@ -35,11 +35,13 @@ class Common:
 
 
 def side_by_side(
-    x: torch.Tensor, layers: tuple[nn.Module, ...], mixed: torch.dtype | None
+    x: torch.Tensor, layers: tuple[nn.Module, ...], mixed: torch.dtype | None, common: Common
 ) -> torch.Tensor:
     """The outputs of linear layers of one input in one tensor, [batch, seq, all].
 
-    ``mixed``: the dtype of torch.autocast, where it is on.
+    ``mixed``: the dtype of torch.autocast, where it is on. The gradients of the weights are made in
+    the engine's flat gradient, where it has one; not where torch has to see a product that it keeps
+    for backward.
     """
     weights = [layer.weight for layer in layers]
     biases = [] if layers[0].bias is None else [layer.bias for layer in layers]
@@ -47,7 +49,7 @@ def side_by_side(
         x = x.to(mixed)
         weights = [weight.to(mixed) for weight in weights]
         biases = [bias.to(mixed) for bias in biases]
-    return OPS.joined_linear(x, weights, biases)
+    return (OPS.projection if common.in_place else OPS.joined_linear)(x, weights, biases)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

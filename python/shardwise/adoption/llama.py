@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from shardwise.adoption import checks
@@ -83,8 +82,10 @@ class FusedLlamaBlock(FusedBlock):
             normed, x = OPS.rms_norm_beside(x, norm.weight, norm.variance_epsilon)
         attended = self._attend(block, normed, call, mixed)
         normed, x = add_rms_norm(attended, x, self.second_norm)
-        inner = OPS.activation(side_by_side(normed, self.gate_up, mixed), self.activation, True)
-        out = F.linear(inner, self.down.weight, self.down.bias)
+        inner = OPS.activation(
+            side_by_side(normed, self.gate_up, mixed, self.common), self.activation, True
+        )
+        out = side_by_side(inner, (self.down,), mixed, self.common)
         norm = self.next_norm(block)
         if norm is None:
             return x + out
@@ -99,21 +100,21 @@ class FusedLlamaBlock(FusedBlock):
         tables = rotation(call["position_embeddings"], x.shape[0])
         if self.head_norms:
             q, k, v = (
-                F.linear(x, layer.weight, layer.bias).view(*x.shape[:-1], -1, heads.size)
+                side_by_side(x, (layer,), mixed, self.common).unflatten(-1, (-1, heads.size))
                 for layer in (self.query, self.key, self.value)
             )
             q = rotated(rms_norm(q, self.head_norms[0]), tables, heads.query, heads.size)
             k = rotated(rms_norm(k, self.head_norms[1]), tables, heads.key, heads.size)
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         else:
-            rows = side_by_side(x, (self.query, self.key, self.value), mixed)
+            rows = side_by_side(x, (self.query, self.key, self.value), mixed, self.common)
             in_place = self.common.in_place and not rows.is_inference()
             rotate = OPS.rope_ if in_place else OPS.rope
             q, k, v = heads.split(rotate(rows, *tables, heads.query + heads.key, heads.size))
         self.fill_cache(call, k, v)
         dropout = self._attention.module.attention_dropout if block.training else 0.0
         attended = self._attention(q, k, v, call["attention_mask"], dropout)
-        return F.linear(attended, self.output.weight, self.output.bias)
+        return side_by_side(attended, (self.output,), mixed, self.common)
 
 
 def rms_norm(x: torch.Tensor, norm: nn.Module) -> torch.Tensor:
