@@ -278,6 +278,101 @@ def test_wrong_arguments_and_errors_inside(pool):
     pool.run(rank_bad_arguments, ranks=2)
 
 
+def rank_failed_changes(stage, dtype):
+    """Errors inside, on one rank or on all, leave the weights of every rank as they were."""
+    from shardwise.zero import GatheredParameters
+
+    model = models.build("mlp")
+    settings = settings_of(stage, dtype)
+    with make_engine(model, settings) as engine:
+        step = train_step_16 if dtype == "bf16" else train_step
+        step(engine)
+        weight, rank = model.blocks[0].up.weight, dist.get_rank()
+
+        def values():
+            with GatheredParameters([weight]):
+                return weight.detach().clone()
+
+        before = values()
+        for raising in ([0], [1], [0, 1]):
+            try:
+                with GatheredParameters([weight], modifier_rank=0):
+                    if rank == 0:
+                        with torch.no_grad():
+                            weight.fill_(3.0)
+                        weight.data.add_(1.0)
+                    if rank in raising:
+                        raise ValueError("mine")
+            except (ValueError, RuntimeError):
+                pass
+            assert torch.equal(values(), before), raising
+        step(engine)  # nobody takes the parameter for changed
+        assert not torch.equal(values(), before)
+        return values()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@STAGES
+def test_errors_inside_change_nothing(stage, dtype, pool):
+    found = pool.run(rank_failed_changes, stage, dtype, ranks=2)
+    assert torch.equal(found[0], found[1])
+
+
+def rank_assigns(stage):
+    """Tensors assigned to `.data`: values of the same shape count, other shapes are an error."""
+    import shardwise
+    from shardwise.zero import GatheredParameters
+
+    model = models.build("mlp")
+    with make_engine(model, settings_of(stage)) as engine:
+        train_step(engine)
+        weight, rank = model.blocks[0].up.weight, dist.get_rank()
+        with (
+            pytest.raises(shardwise.UsageError, match=r"blocks\.0\.up\.weight.*shape on rank 0"),
+            GatheredParameters([weight], modifier_rank=0),
+        ):
+            if rank == 0:
+                weight.data = torch.ones(3, 3)
+        train_step(engine)
+        with GatheredParameters([weight], modifier_rank=0):
+            if rank == 0:
+                weight.data = torch.full(weight.shape, 0.125)
+        with GatheredParameters([weight]):
+            assert torch.equal(weight, torch.full_like(weight, 0.125))
+        train_step(engine)
+        return engine.state_dict()
+
+
+@STAGES
+def test_data_assigned_inside(stage, pool):
+    found = pool.run(rank_assigns, stage, ranks=2)
+    weights = [state["blocks.0.up.weight"] for state in found if state]
+    moved = (weights[0] - 0.125).abs()
+    assert 0 < moved.max() <= 1.1 * ADAMW["lr"]  # one step of AdamW from there
+
+
+def rank_transforms():
+    import shardwise
+    from shardwise.zero import GatheredParameters
+
+    model = models.build("mlp")
+    with make_engine(model, settings_of(3)) as engine:
+        x = samples()["x"]
+
+        def transform():
+            return torch.func.jvp(lambda z: model.blocks[0](z), (x,), (x,))[1]
+
+        with pytest.raises(shardwise.UsageError, match=r"torch\.func.*GatheredParameters"):
+            transform()
+        with GatheredParameters(model.parameters()):
+            assert torch.isfinite(transform()).all()
+        train_step(engine)
+
+
+def test_function_transforms_say_what_they_need(pool):
+    pool.run(rank_transforms, ranks=2)
+
+
 # Whole tensors set by hand
 
 

@@ -131,10 +131,7 @@ void Registry::let_go() {
 void Registry::check_intact() const {
   for (const ParameterAddress& address : parameters_) {
     const Parameter& parameter = address.parameter();
-    SW_USER_CHECK(UsageError,
-                  parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
-                      address.segment->storage.holds(parameter.tensor),
-                  "parameter ", parameter.name,
+    SW_USER_CHECK(UsageError, address.segment->holds(parameter), "parameter ", parameter.name,
                   " was replaced: its data was assigned, its shape "
                   "changed (",
                   at::IntArrayRef(parameter.sizes), " before, ", parameter.tensor.sizes(),
@@ -319,10 +316,11 @@ void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources) 
                   "a parameter of unit " + segment.name +
                       " is released (ZeRO stage 3 keeps it sharded between uses): read it inside "
                       "shardwise.zero.GatheredParameters, call the module that owns it, or save "
-                      "engine.state_dict()");
+                      "engine.state_dict(). In a backward: a block must hand its results out as "
+                      "tensors, or in lists, tuples, dicts or dataclasses of them; generators and "
+                      "other objects cannot be seen into");
   for (Parameter& parameter : segment.parameters) {
-    parameter.tensor.set_data(
-        segment.storage.view(parameter.sizes, parameter.strides, parameter.place.begin));
+    parameter.tensor.set_data(segment.view_of(parameter));
   }
   if (segment.sharded) {
     segment.shard = ShardHandle(values.narrow(0, mine.begin, mine.size()).clone());

@@ -21,6 +21,15 @@ std::int64_t Segment::bytes() const {
   return layout.numel * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
+at::Tensor Segment::view_of(const Parameter& parameter) const {
+  return storage.view(parameter.sizes, parameter.strides, parameter.place.begin);
+}
+
+bool Segment::holds(const Parameter& parameter) const {
+  return parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
+         storage.holds(parameter.tensor);
+}
+
 void Segment::remember_versions() {
   versions.resize(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {

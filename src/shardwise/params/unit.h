@@ -104,6 +104,10 @@ struct Segment {
 
   std::int64_t bytes() const;  // of all parameters with padding
 
+  // A parameter's place in the storage, and whether the parameter still is that view: nobody
+  // assigned its data, moved it or changed its shape.
+  at::Tensor view_of(const Parameter& parameter) const;
+  bool holds(const Parameter& parameter) const;
   // Takes the parameters' version counters as they are now.
   void remember_versions();
   // The first parameter that was changed in place since then; null if none was.

@@ -36,7 +36,7 @@ std::optional<Objection> Agreement::objection(comm::Channel& channel, const Find
     const Finding& finding = all[rank];
     // Where nobody's changes count, an error on one rank is nothing to the others.
     const bool left = finding.left_by_error != 0 && mine.modifier != kReadOnly;
-    if (finding.changed != 0 || left || finding.modifier != all[0].modifier) {
+    if (finding.changed != 0 || finding.reshaped != 0 || left || finding.modifier != all[0].modifier) {
       return Objection{static_cast<int>(rank), finding, all[0].modifier};
     }
   }
@@ -65,6 +65,11 @@ std::string in_words(const Objection& objection, const std::string& what,
         " inside GatheredParameters without modifier_rank; ", consequence,
         ". Say whose changes count: GatheredParameters(params, modifier_rank=0), and make "
         "them on that rank.");
+  }
+  if (finding.reshaped != 0) {
+    return concat(what, " was given data of another shape on rank ", objection.rank,
+                  " inside GatheredParameters, so that nothing was changed in its unit: parameters "
+                  "of an engine keep their shapes. Resize the module before initialize().");
   }
   if (finding.left_by_error != 0) {
     return concat("an error ended GatheredParameters(modifier_rank=", objection.modifier,

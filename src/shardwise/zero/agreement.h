@@ -17,7 +17,8 @@ struct Finding {
   std::int32_t modifier = kReadOnly;  // whose changes count, as this rank was told
   std::int32_t left_by_error = 0;     // 1: an error ended the context on this rank
   std::int32_t changed = 0;           // 1: a change that nobody was named for, ...
-  std::int64_t flat = 0, byte = 0;    // ... where AccessLevels found it
+  std::int32_t reshaped = 0;          // 1: data of another shape was assigned to a parameter
+  std::int64_t flat = 0, byte = 0;    // where that is
 };
 
 Finding finding_of(const std::optional<AccessLevels::Change>& change, int modifier);
@@ -47,7 +48,7 @@ class Agreement {
 };
 
 // "parameter blocks.0.weight was changed on rank 1 ...", the message for every rank. `what` names
-// the values, and the parameter where one was changed; `consequence` says what became of the
+// the values, and the parameter where it was one; `consequence` says what became of the
 // change.
 std::string in_words(const Objection& objection, const std::string& what,
                      const std::string& consequence);

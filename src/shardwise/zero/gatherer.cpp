@@ -1,6 +1,7 @@
 #include "shardwise/zero/gatherer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <limits>
@@ -159,6 +160,12 @@ void Gatherer::start(int unit, bool exact) {
   if (!spec.sharded || entry.state != State::kReleased) {
     return;
   }
+  SW_USER_CHECK(
+      UsageError,
+      !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode),
+      "unit ", spec.name,
+      " is sharded (ZeRO stage 3), and transforms of torch.func (grad, jvp, vmap, ...) cannot "
+      "gather it: call them inside shardwise.zero.GatheredParameters(module.parameters())");
   const at::NoGradGuard no_grad;
   hash_.add(comm::Collective::kAllGather, unit);
   for (const auto& segment : spec.segments) {
