@@ -128,3 +128,48 @@ def test_gradients_of_gradients(model_type, changes, tmp_path):
     for name, value in expected.items():
         scale = max(value.abs().max(), 1e-6 * largest)
         assert (found[name] - value).abs().max() < 1e-5 * scale, name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen3"])
+def test_on_a_gpu(model_type, deterministic, tmp_path):
+    """As near to fp32 as transformers in bf16, with cuDNN's attention or flash, and no waiting."""
+    wide = {"hidden_size": 256, "intermediate_size": 384, "max_position_embeddings": 256}
+    wide |= {"head_dim": 64}
+    if model_type == "gpt2":
+        wide = {"n_embd": 256, "n_positions": 256}
+    reference = theirs(model_type, wide)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.copy_((parameter / 8 if parameter.dim() > 1 else parameter).bfloat16())
+    reference.save_pretrained(tmp_path)
+    tokens = tokens_of(reference, 256, batch=4).cuda()
+    exact = tensors_of(reference.cuda(), tokens)
+    model = _C.Model.load(str(tmp_path))
+    for _, parameter in model.named_parameters():
+        parameter.data = parameter.data.cuda().bfloat16()
+    targets = _C.next_token_targets(tokens)
+    torch.backends.cuda.enable_cudnn_sdp(not deterministic)
+    try:
+        model.loss(tokens, targets).backward()  # rotary tables are made once
+        torch.cuda.set_sync_debug_mode("error")
+        model.loss(tokens, targets).backward()
+        torch.cuda.set_sync_debug_mode("default")
+        for _, parameter in model.named_parameters():
+            parameter.grad = None
+        with torch.profiler.profile() as profile:
+            native = native_tensors_of(model, tokens)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.backends.cuda.enable_cudnn_sdp(True)
+    names = {event.name for event in profile.events()}
+    on_hopper = torch.cuda.get_device_capability() >= (9, 0)
+    used = "aten::_scaled_dot_product_cudnn_attention" in names
+    assert used == (on_hopper and not deterministic)
+    plain = tensors_of(reference.bfloat16(), tokens)
+    noise = 1e-3 * max(rms(value) for value in exact.values())
+    for key, value in exact.items():
+        allowed = max(2 * rms(plain[key] - value), 2.0**-9 * rms(value))
+        assert rms(native[key] - value) <= allowed or rms(value) < noise, key

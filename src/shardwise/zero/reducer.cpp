@@ -165,8 +165,9 @@ bool Reducer::write_product(int index, std::size_t count, const at::Tensor& left
   const params::ParameterAddress& first = registry_.parameters()[index];
   Segment& segment = *first.segment;
   State& state = states_[segment.id];
-  const at::ScalarType into =
+  const at::ScalarType fresh =
       options_.plan.shard_gradients ? segment.dtype : accumulator_dtype(segment);
+  const at::ScalarType into = state.whole.defined() ? state.whole.scalar_type() : fresh;
   // 16-bit factors with a sum in fp32 are one operation on CUDA only.
   const bool can = into == left.scalar_type() || (into == at::kFloat && left.is_cuda());
   if (!can || !fits_product(index, count, left, right)) {
