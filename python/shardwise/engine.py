@@ -18,12 +18,12 @@ from shardwise.accessors import ConfigAccessors
 from shardwise.checkpointing import keeping
 from shardwise.comm.log import watch_engine
 from shardwise.console import log
+from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
 from shardwise.monitor.monitor import MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
 from shardwise.target_tokens import TargetTokens
-from shardwise.travel import DTYPES
 from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
 

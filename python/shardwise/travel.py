@@ -1,16 +1,14 @@
-"""Dtypes by name; which parameters and gradients travel in the dtype of ``torch.autocast``."""
+"""Which parameters and gradients travel in the dtype of ``torch.autocast``."""
 
 import difflib
 import importlib
 from typing import Any
 
-import torch
 from torch import nn
 
 from shardwise import _C
 from shardwise.console import log
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 KEY = "torch_autocast.lower_precision_safe_modules"
 # Autocast rounds their weights and gradients anyway.
 STANDARD = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -14,10 +14,11 @@ from torch import nn
 
 from shardwise import _C
 from shardwise.console import log
+from shardwise.dtypes import DTYPES
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.ownership import EngineHook, Mark, is_cut
 from shardwise.process_groups import make_groups
-from shardwise.travel import DTYPES, travel_dtypes
+from shardwise.travel import travel_dtypes
 from shardwise.units import is_plain, split_into_units
 from shardwise.utils.leaf_modules import (
     get_z3_leaf_modules,

@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from shardwise.comm.log import LOG
 from shardwise.console import log
+from shardwise.dtypes import DTYPES
 from shardwise.monitor.memory import memory_in_use
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.times import LateScalar, Times
 from shardwise.profiling.flops_profiler.step_profile import StepProfile
-from shardwise.travel import DTYPES
 
 SAMPLES = "Train/Samples/"
 NOTHING = nullcontext()
