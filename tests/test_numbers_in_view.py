@@ -135,6 +135,27 @@ def test_a_loss_that_the_caller_divides(accumulation, pool):
 # Monitors
 
 
+def rank_no_tokens():
+    """The second of two micro-batches has no target: its mean is NaN, the step's loss is not."""
+    config = config_of(2, steps_per_print=1, shardwise={"token_weighted_loss": True})
+    with logged(config, "gpt2") as (engine, text):
+        ids = models.batch("gpt2", 0)["input_ids"][:MICRO]
+        first = engine(input_ids=ids, labels=ids).loss
+        engine.backward(first)
+        engine.step()
+        second = engine(input_ids=ids, labels=torch.full_like(ids, -100)).loss
+        assert bool(second.isnan())
+        engine.backward(second)
+        engine.step()
+        assert engine.was_step_applied()
+        printed = float(re.search(r"step 1, loss (\S+),", text.getvalue())[1])
+        assert printed == pytest.approx(first.item(), rel=1e-5)
+
+
+def test_micro_batches_without_targets_do_not_spoil_the_loss(pool):
+    pool.run(rank_no_tokens, ranks=1)
+
+
 def rank_monitors(folder):
     sections = {
         name: {"enabled": True, "output_path": folder, "job_name": name}

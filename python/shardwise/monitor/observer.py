@@ -149,6 +149,8 @@ class Observer:
             self._losses.parts.append(value)
             return
         weight = 1 if tokens is None else tokens
+        if tokens is not None:  # the mean over no tokens is NaN, and times 0 as well
+            value = torch.where(tokens > 0, value, 0.0)
         self._losses.weighted.append(value * weight)
         if not window.had_backward:
             self._losses.weights.append(weight)
