@@ -661,6 +661,32 @@ def test_token_counts_that_do_not_fit_are_refused(pool):
     pool.run(rank_ambiguous_tokens, ranks=1)
 
 
+OTHER_MEANS = {
+    "num_items_in_batch": torch.tensor(100),
+    "shift_labels": torch.full((4, models.LENGTH), 3),
+    "ignore_index": 7,
+}
+
+
+def rank_other_means():
+    """Keywords with which transformers' loss is no mean over the labels that are not -100."""
+    batch = {"input_ids": (ids := token_batches()[0]["input_ids"]), "labels": ids}
+    with by_tokens() as engine:
+        for keyword, value in OTHER_MEANS.items():
+            with pytest.raises(RuntimeError, match=f"got {keyword}=.*leave {keyword} out.*tokens="):
+                engine.backward(engine(**batch, **{keyword: value}).loss)
+            engine.zero_grad()
+            engine.backward(engine(**batch, **{keyword: value}).loss, tokens=9)
+            engine.zero_grad()
+        for keyword, value in (("num_items_in_batch", None), ("ignore_index", -100)):
+            engine.backward(engine(**batch, **{keyword: value}).loss)
+            engine.zero_grad()
+
+
+def test_losses_that_transformers_divides_otherwise_are_refused(pool):
+    pool.run(rank_other_means, ranks=1)
+
+
 def rank_weight_beyond_its_loss_dtype():
     """Weights as large as no bf16 or fp16 number tells apart."""
     batch = samples()

@@ -9,6 +9,19 @@ from torch import nn
 
 from shardwise import _C
 
+# Keywords that change what transformers divides by, or which targets it counts.
+OTHER_MEANS = ("num_items_in_batch", "shift_labels", "ignore_index")
+IGNORED = -100  # the label of no target
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A loss, and the target tokens that it is the mean of unless ``keyword`` was given."""
+
+    loss: weakref.ref[torch.Tensor]
+    tokens: torch.Tensor
+    keyword: str | None
+
 
 @dataclass
 class TargetTokens:
@@ -18,7 +31,7 @@ class TargetTokens:
     """
 
     _micro_batch: int = -1
-    _seen: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = field(default_factory=list)
+    _seen: list[Forward] = field(default_factory=list)
 
     def saw_forward(
         self, micro_batch: int, module: nn.Module, kwargs: dict[str, Any], output: Any
@@ -30,21 +43,25 @@ class TargetTokens:
         loss = getattr(output, "loss", output[0] if isinstance(output, tuple) else None)
         known = kind == "ForCausalLMLoss" and isinstance(labels, torch.Tensor)
         if known and isinstance(loss, torch.Tensor) and loss.requires_grad:
-            self._seen.append((weakref.ref(loss), (labels[..., 1:] != -100).sum()))
+            tokens = (labels[..., 1:] != IGNORED).sum()
+            self._seen.append(Forward(weakref.ref(loss), tokens, _other_mean(kwargs)))
 
     def behind(self, micro_batch: int, loss: torch.Tensor) -> torch.Tensor | None:
-        """Tokens of the forward that gave this loss, or of the only one; None without any."""
+        """Tokens of the forward that gave this loss, or of the only one; None without any.
+
+        Raises UsageError where that forward's loss may not be the mean over its targets.
+        """
         self._forget_others(micro_batch)
-        for seen, tokens in self._seen:
-            if seen() is loss:
-                return tokens
+        for forward in self._seen:
+            if forward.loss() is loss:
+                return _tokens_of(forward)
         if len(self._seen) > 1:
             raise _C.UsageError(
                 f"{len(self._seen)} forwards with labels ran since the last step(), and this loss "
                 f"is that of none of them: say how many tokens it is the mean of, "
                 f"backward(loss, tokens=count)"
             )
-        return self._seen[0][1] if self._seen else None
+        return _tokens_of(self._seen[0]) if self._seen else None
 
     def forget(self) -> None:
         """The gradients of the micro-batch under way were thrown away."""
@@ -54,3 +71,20 @@ class TargetTokens:
         if micro_batch != self._micro_batch:
             self._micro_batch = micro_batch
             self._seen.clear()
+
+
+def _other_mean(kwargs: dict[str, Any]) -> str | None:
+    """The first keyword with which the loss is no mean over the labels other than IGNORED."""
+    given = (key for key in OTHER_MEANS if kwargs.get(key) is not None)
+    return next((key for key in given if (key, kwargs[key]) != ("ignore_index", IGNORED)), None)
+
+
+def _tokens_of(forward: Forward) -> torch.Tensor:
+    if forward.keyword is not None:
+        raise _C.UsageError(
+            f"the model got {forward.keyword}=, with which its loss may not be the mean over the "
+            f"labels that are not {IGNORED}, as shardwise.token_weighted_loss needs: leave "
+            f"{forward.keyword} out, or pass the mean of your own and its tokens, "
+            f"backward(loss, tokens=count)"
+        )
+    return forward.tokens
