@@ -347,6 +347,34 @@ def test_groups_join_and_bad_ones_are_refused(pool):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def rank_strangers():
+    """A tensor that is not the model's; groups with names, and of an iterator."""
+    settings = rule_config(1, "fp32", {"type": "Muon"})
+    stranger = nn.Parameter(torch.ones(4, 4))
+    for given in ([stranger], [{"params": [stranger]}], [{"params": iter([stranger])}]):
+        with pytest.raises(RuntimeError, match=r"\(4, 4\), is no parameter of the model"):
+            make_engine(models.build("mlp"), settings, model_parameters=given)
+    for make in (None, lambda groups: torch.optim.Muon(groups)):
+        model = rules.ExactGradients(SHAPES)
+        named = list(model.named_parameters())[:3]
+        given = [{"params": iter(named[:2])}]
+        with make_engine(model, settings, optimizer=make, model_parameters=given) as engine:
+            with pytest.raises(RuntimeError, match=r"\(4, 4\) is no parameter of the engine"):
+                engine.optimizer.add_param_group({"params": [("stranger", stranger)]})
+            with pytest.raises(RuntimeError, match="class int is no parameter of the engine"):
+                engine.optimizer.add_param_group({"params": [3]})
+            engine.optimizer.add_param_group({"params": named[2:]})
+            start = masters_of(engine)
+            engine.backward(engine(0))
+            engine.step()
+            moved = [bool((start[n] != w).any()) for n, w in masters_of(engine).items()]
+            assert moved == [True] * 3 + [False] * (len(SHAPES) - 3)
+
+
+def test_strangers_are_named_and_names_are_taken(pool):
+    pool.run(rank_strangers)
+
+
 def rank_refused():
     model = models.build("mlp")
     model.blocks[0].norm.weight.use_muon = True

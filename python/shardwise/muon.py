@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shardwise import _C, config_source
-from shardwise.optimizers import ShardedOptimizer, number_of
+from shardwise.optimizers import ShardedOptimizer, as_list, number_of
 
 # What the core is told of torch.optim.Muon's adjust_lr_fn and of DeepSpeed's ns_method.
 ADJUSTMENTS = {None: 0.0, "original": 0.0, "match_rms_adamw": 1.0}
@@ -69,7 +69,11 @@ class ShardedMuon(ShardedOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if getattr(self, "_core", None) is not None:
-            parameters = _as_list(param_group["params"])
+            given = param_group["params"]
+            given = [given] if isinstance(given, torch.Tensor) else list(given)
+            parameters = as_list(given)
+            for parameter in parameters:
+                self._number_of(parameter)  # throws for what is not the model's
             kinds = {self._takes(parameter) for parameter in parameters}
             kinds |= {bool(param_group[key]) for key in ("use_muon",) if key in param_group}
             if len(kinds) > 1 or not kinds <= self._standards.keys():
@@ -78,7 +82,9 @@ class ShardedMuon(ShardedOptimizer):
                     f"{len(parameters)} parameters; a group holds matrices, with use_muon True, or "
                     f"others, with use_muon False where the optimizer has an Adam for them"
                 )
-            param_group = {**self._standards[kinds.pop()], **param_group, "params": parameters}
+            if not any("param_names" in group for group in self.param_groups):
+                given = parameters
+            param_group = {**self._standards[kinds.pop()], **param_group, "params": given}
         super().add_param_group(param_group)
 
     def _values(self, index: int) -> dict[str, float]:
@@ -106,10 +112,6 @@ def _choice(group: dict[str, Any], index: int, key: str, choices: dict[Any, floa
             f"param_groups[{index}][{key!r}] is {value!r}; write one of {list(choices)}"
         )
     return choices[value]
-
-
-def _as_list(parameters: Any) -> list[nn.Parameter]:
-    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
 
 
 def from_config(config: _C.Config, groups: list[Any], model: nn.Module) -> ShardedMuon:
@@ -140,7 +142,7 @@ def from_config(config: _C.Config, groups: list[Any], model: nn.Module) -> Shard
     }
     halves = []
     for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
-        parameters = _as_list(group["params"])
+        parameters = as_list(group["params"])
         for takes, standard in standards.items():
             chosen = [p for p in parameters if bool(p.use_muon) is takes]
             foreign = {"params", *ONE_HALF[takes], *(standards[not takes].keys() - standard.keys())}

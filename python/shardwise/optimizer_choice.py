@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from shardwise import _C, muon
 from shardwise.console import log
-from shardwise.optimizers import ShardedOptimizer
+from shardwise.optimizers import ShardedOptimizer, as_list, what_is
 from shardwise.torch_rules import ShardedTorchOptimizer, check_runs_on_shards, constant_states
 from shardwise.units import is_plain
 
@@ -47,9 +48,9 @@ def _make(
     if optimizer is None:
         if not config.optimizer_type:
             return None
-        made = _from_config(config, groups, model)
-        _check_belongs_to(made, model)
-        return made
+        groups = _with_lists(groups)
+        _check_belongs_to(groups, model)
+        return _from_config(config, groups, model)
     if not isinstance(optimizer, torch.optim.Optimizer):
         if not callable(optimizer):
             raise _C.UsageError(
@@ -69,7 +70,7 @@ def _as_groups(model_parameters: Any, model: nn.Module) -> list[Any]:
     chosen = list(model.parameters() if model_parameters is None else model_parameters)
     if chosen and isinstance(chosen[0], tuple):  # named_parameters()
         chosen = [parameter for _, parameter in chosen]
-    if chosen and isinstance(chosen[0], dict):
+    if all(isinstance(entry, dict) for entry in chosen):
         return chosen
     for position, parameter in enumerate(chosen):
         if not isinstance(parameter, torch.Tensor):
@@ -119,7 +120,7 @@ def _torch_object(config: _C.Config, groups: list[Any]) -> torch.optim.Optimizer
 def _from_torch(
     optimizer: torch.optim.Optimizer, model: nn.Module, config: _C.Config
 ) -> ShardedOptimizer:
-    _check_belongs_to(optimizer, model)
+    _check_belongs_to(optimizer.param_groups, model)
     if type(optimizer) is torch.optim.Muon:
         constant_states(optimizer)
         return muon.from_torch(optimizer)
@@ -136,13 +137,25 @@ def _from_torch(
     return made
 
 
-def _check_belongs_to(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+def _with_lists(groups: list[Any]) -> list[Any]:
+    """Groups whose ``params`` can be looked through more than once."""
+    return [
+        {**group, "params": list(group["params"])}
+        if isinstance(group, dict) and isinstance(group["params"], Iterator)
+        else group
+        for group in groups
+    ]
+
+
+def _check_belongs_to(groups: list[Any], model: nn.Module) -> None:
+    """``groups``: dicts, or parameters, which are one group."""
     known = {id(parameter) for parameter in model.parameters()}
-    for index, group in enumerate(optimizer.param_groups):
-        for position, parameter in enumerate(group["params"]):
+    are_dicts = bool(groups) and isinstance(groups[0], dict)
+    for index, group in enumerate(groups if are_dicts else [{"params": groups}]):
+        for position, parameter in enumerate(as_list(group["params"])):
             if id(parameter) not in known:
                 raise _C.UsageError(
-                    f"the optimizer's param_groups[{index}]['params'][{position}] (shape "
-                    f"{tuple(parameter.shape)}) is no parameter of the model. Make the optimizer "
+                    f"the optimizer's param_groups[{index}]['params'][{position}], "
+                    f"{what_is(parameter)}, is no parameter of the model. Make the optimizer "
                     f"from this model's parameters()."
                 )

@@ -114,8 +114,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _number_of(self, parameter: torch.Tensor) -> int:
         if id(parameter) not in self._index:
             raise _C.UsageError(
-                f"add_param_group(): a tensor of shape {tuple(parameter.shape)} is no parameter of "
-                f"the engine's model"
+                f"add_param_group(): {what_is(parameter)} is no parameter of the engine's model"
             )
         return self._index[id(parameter)]
 
@@ -156,6 +155,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
             else:
                 values[key] = number_of(group, index, key)
         return values
+
+
+def as_list(parameters: Any) -> list[torch.nn.Parameter]:
+    """The ``params`` of a group, without the names that torch lets them have."""
+    given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in given]
+
+
+def what_is(entry: Any) -> str:
+    """What was found in the place of a parameter."""
+    if isinstance(entry, torch.Tensor):
+        return f"a tensor of shape {tuple(entry.shape)}"
+    return f"an object of class {type(entry).__name__}"
 
 
 def number_of(group: dict[str, Any], index: int, key: str, position: int | None = None) -> float:
