@@ -24,3 +24,11 @@ def test_a_table_and_its_json(tmp_path):
     for row in table["rows"]:
         assert row["tokens_per_second"] * row["ms"] == pytest.approx(2 * 128 * 1e3)
         assert any(row["name"] in line for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("option", ["--warmup", "--steps", "--repeats", "--gpus"])
+def test_counts_are_at_least_one(option):
+    """The native row takes its first time from the end of the last step of the warm-up."""
+    done = bench("train", "--shape", "tiny", "--rows", "native", option, "0")
+    assert done.returncode == 2
+    assert f"argument {option}: '0' is no number of at least 1" in done.stderr

@@ -169,16 +169,22 @@ def train(arguments: argparse.Namespace) -> int:
     return 1 if any("error" in row and "not installed" not in row["error"] for row in done) else 0
 
 
+def positive(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of at least 1")
+    return int(word)
+
+
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="shardwise bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("train", help="training steps against peers and the limit")
     command.add_argument("--shape", choices=SHAPES, default="llama-1b")
-    command.add_argument("--gpus", type=int, default=1)
+    command.add_argument("--gpus", type=positive, default=1)
     command.add_argument("--rows", help="functions of rows.py, for example limit,native,engine")
-    command.add_argument("--steps", type=int, default=5, help="timed in a row")
-    command.add_argument("--repeats", type=int, default=3, help="of these; the median counts")
-    command.add_argument("--warmup", type=int, default=4)
+    command.add_argument("--steps", type=positive, default=5, help="timed in a row")
+    command.add_argument("--repeats", type=positive, default=3, help="of these; the median counts")
+    command.add_argument("--warmup", type=positive, default=4)
     command.add_argument("--recompute", action="store_true", help="checkpoint all activations")
     command.add_argument("--json", help="a file for the table, so that two runs can be compared")
     return train(parser.parse_args(words))
