@@ -25,8 +25,8 @@ LAUNCHERS = {
 }
 
 
-def launch(script: str, *arguments: str, launcher: str = "shardwise launch") -> str:
-    """What the script prints on two processes."""
+def launch(script: str | Path, *arguments: str, launcher: str = "shardwise launch") -> str:
+    """What the script, a path or one in examples/, prints on two processes."""
     command = [*LAUNCHERS[launcher], ROOT / "examples" / script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -42,6 +42,17 @@ def test_quickstart_in_python_for_twenty_steps(tmp_path):
     assert rows[0]["loss"] == pytest.approx(5.545, abs=0.1)  # ln 256: nothing known at the start
     assert rows[-1]["loss"] < 4.5
     assert (tmp_path / "loss.svg").read_text().count("<polyline") == 1
+
+
+@pytest.mark.timeout(300)
+def test_example_of_the_readme(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text(block)
+    text = launch(tmp_path / "example.py")
+    assert "other values" not in text
+    losses = [float(loss) for loss in re.findall(r"loss[ =:]+([\d.]+)", text)]
+    assert len(losses) == 8  # 256 samples in batches of 32
+    assert losses[0] == pytest.approx(5.545, abs=0.1)  # ln 256: the tokens are random
 
 
 def hugging_face_losses(*arguments: str, launcher: str = "shardwise launch") -> dict[int, float]:

@@ -36,7 +36,8 @@ std::optional<Objection> Agreement::objection(comm::Channel& channel, const Find
     const Finding& finding = all[rank];
     // Where nobody's changes count, an error on one rank is nothing to the others.
     const bool left = finding.left_by_error != 0 && mine.modifier != kReadOnly;
-    if (finding.changed != 0 || finding.reshaped != 0 || left || finding.modifier != all[0].modifier) {
+    if (finding.changed != 0 || finding.reshaped != 0 || left ||
+        finding.modifier != all[0].modifier) {
       return Objection{static_cast<int>(rank), finding, all[0].modifier};
     }
   }

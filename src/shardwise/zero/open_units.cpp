@@ -73,8 +73,7 @@ void OpenUnits::close(int id, bool discard, ShardedOptimizer* optimizer) {
   AccessLevels& levels = levels_.at(id);
   const Opening opening = std::move(openings_[id].back());
   openings_[id].pop_back();
-  const Finding mine =
-      reattach(unit, finding_of(levels.change(flats_of(unit)), levels.modifier()));
+  const Finding mine = reattach(unit, finding_of(levels.change(flats_of(unit)), levels.modifier()));
   std::optional<Objection> objection;
   if (!discard) {
     objection = objection_to(unit, mine);
@@ -114,8 +113,8 @@ Finding OpenUnits::reattach(const params::Unit& unit, Finding finding) const {
         finding.reshaped = fits ? 0 : 1;
         finding.changed = fits ? 1 : 0;
         finding.flat = static_cast<std::int64_t>(flat);
-        finding.byte = parameter.place.begin *
-                       static_cast<std::int64_t>(c10::elementSize(segment.dtype));
+        finding.byte =
+            parameter.place.begin * static_cast<std::int64_t>(c10::elementSize(segment.dtype));
       }
       if (fits && finding.modifier != kReadOnly) {
         place.copy_(assigned);
