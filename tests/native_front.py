@@ -55,6 +55,7 @@ def as_record(tensors: dict) -> dict:
         "applied": [bool(flag) for flag in tensors["applied"]],
         "traffic": tensors["traffic"].tolist(),
         "gradients": part("gradient."),
+        "masters": part("master."),
         "weights": part("weight."),
     }
 

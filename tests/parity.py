@@ -89,6 +89,8 @@ def train(
             engine.step()
             record["norms"].append(float(engine.get_global_grad_norm()))
             record["applied"].append(bool(engine.was_step_applied()))
+        if has_masters(case):
+            record["masters"] = full_masters(engine)
         record["weights"] = {n: w.float() for n, w in engine.state_dict().items()}
         record["memory"] = engine.memory_report()["device"]
         record["global_steps"] = engine.global_steps
@@ -119,6 +121,18 @@ def full_gradients(engine) -> dict:
     return {n: safe_get_full_grad(p).float().cpu() for n, p in named if p.requires_grad}
 
 
+def has_masters(case: Case) -> bool:
+    """Whether masters are other tensors than the weights."""
+    return case.dtype != "fp32" and not case.masters
+
+
+def full_masters(engine) -> dict:
+    from shardwise.utils import safe_get_full_fp32_param
+
+    named = list(engine.module.named_parameters())
+    return {n: safe_get_full_fp32_param(p).cpu() for n, p in named if p.requires_grad}
+
+
 class Truth:
     """Reference records, each computed once in the reference process."""
 
@@ -145,6 +159,7 @@ def check(case: Case, ranks: list[dict], truth: Truth):
     """Every rank agrees on norms and flags; losses, norms, gradients and weights are right."""
     plain = truth.record(case, case.dtype)
     tolerance = tolerances(case, plain, truth)
+    assert_training_is_seen(case, plain, tolerance, ranks[0].keys())
     for record in ranks[1:]:
         assert record["norms"] == ranks[0]["norms"], "the ranks report different norms"
         assert record["weights"] == {}, "only rank 0 returns weights"
@@ -156,7 +171,10 @@ def check(case: Case, ranks: list[dict], truth: Truth):
         "norms": ranks[0]["norms"],
         "weights": ranks[0]["weights"],
     }
-    for kind, record in [*got.items(), *(("gradients", r["gradients"]) for r in ranks)]:
+    of_all = [("gradients", r["gradients"]) for r in ranks]
+    if has_masters(case):
+        of_all += [("masters", r["masters"]) for r in ranks]
+    for kind, record in [*got.items(), *of_all]:
         missing = named(plain[kind]).keys() - named(record).keys()
         assert not missing, f"{kind}: nothing for {sorted(missing)}"
         errors = relative_errors(record, plain, kind)
@@ -167,17 +185,35 @@ def check(case: Case, ranks: list[dict], truth: Truth):
         )
 
 
+def assert_training_is_seen(case: Case, plain: dict, tolerance: dict, compared):
+    """Every tensor that plain PyTorch moves would fail if it stayed as it was at the start.
+
+    16-bit masters: some tensor would, since rounding loses small updates in plain PyTorch too.
+    """
+    start = plain["start"]
+    moved = {n for n, m in plain["masters"].items() if not torch.equal(m, start["masters"][n])}
+    far = dict.fromkeys(moved, 0.0)  # from the start, in tolerances
+    for kind in ("masters", "weights"):
+        if kind in tolerance and kind in compared:
+            errors = relative_errors(start[kind], plain, kind)
+            far |= {n: max(far[n], errors[n] / tolerance[kind]) for n in moved}
+    name = (max if case.masters else min)(far, key=far.get)
+    assert far[name] > 1, (
+        f"{case}: {name} could stay as it is, {far[name]:.2g} of the tolerance away"
+    )
+
+
 def tolerances(case: Case, plain: dict, truth: Truth) -> dict:
     if case.dtype == "fp32":
         return {"losses": 1e-6, "norms": 1e-6, "gradients": 1e-5, "weights": 1e-5}
     exact = truth.record(replace(case, dtype="fp32"), "fp32")
-    kinds = ("losses", "norms", "gradients", "weights")
+    kinds = ["losses", "norms", "gradients", "weights", *["masters"] * has_masters(case)]
     errors = {k: max(relative_errors(plain[k], exact, k).values()) for k in kinds}
     eps = torch.finfo(reference.DTYPES[case.dtype]).eps
     # Weights: masters that agree may still round to neighbours, one unit in the last place apart.
     # Losses, norms: eps/2 of rounding in each sample, averaged over the samples, doubled.
     mean = eps / models.SAMPLES**0.5
-    floors = {"losses": mean, "norms": mean, "gradients": 0.0, "weights": eps}
+    floors = {"losses": mean, "norms": mean, "gradients": 0.0, "weights": eps, "masters": 0.0}
     return {k: max(2 * errors[k], floors[k]) for k in kinds}
 
 
@@ -186,12 +222,19 @@ def named(values) -> dict:
 
 
 def relative_errors(values, plain: dict, kind: str) -> dict:
-    """max|a-b| / max|b| of each tensor, or of each step's scalar, that the reference has."""
+    """max|a-b| / max|b| of each tensor, or of each step's scalar, that the reference has.
+
+    Masters: |a-b| / |b-start| in the 2-norm, so that one that never moved is off by 1.
+    """
     truth = named(plain[kind])
     largest = max(scale(b) for b in truth.values())
     errors = {}
     for name, b in truth.items():
         a = named(values)[name]
+        if kind == "masters":
+            moved = float((b - plain["start"][kind][name]).norm())
+            errors[name] = float((a - b).norm()) / max(moved, 1e-30)
+            continue
         if kind == "weights":
             a = where_sure(a, b, plain.get("closest", {}).get(name))
         # BERT's key bias has no influence in theory: its gradient is noise, measured against

@@ -62,7 +62,9 @@ def train(
     device="cpu",
     steps=STEPS,
 ):
-    """Losses, norms before clipping, applied flags of each step; last gradients; final weights."""
+    """Losses, norms before clipping, applied flags of each step; last gradients; final weights and
+    masters, and those of the start.
+    """
     kind = DTYPES[dtype]
     module = models.build(model).to(device, kind)
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
@@ -71,8 +73,10 @@ def train(
         master.use_muon = rules.is_matrix(name, master)
     make, options = OPTIMIZERS[optimizer]
     update = make(fp32.values(), **options)
+    weights = {n: p.detach().float().cpu().clone() for n, p in module.named_parameters()}
+    start = {"weights": weights, "masters": {n: weights[n] for n in trained}}
     scaler = DynamicScale(power) if power is not None else None
-    record = {"losses": [], "norms": [], "applied": []}
+    record = {"losses": [], "norms": [], "applied": [], "start": start}
     for step in range(steps):
         factor = scaler.scale / accumulation if scaler else 1.0
         micros = models.micro_batches(model, step, micro_batches, device, kind)
@@ -90,6 +94,7 @@ def train(
             round_stored(update, masters, kind)
     record["gradients"] = {n: g.cpu() for n, g in grads.items()}
     record["weights"] = {n: p.detach().float().cpu() for n, p in module.named_parameters()}
+    record["masters"] = {n: m.detach().cpu() for n, m in fp32.items()}
     # 16-bit weights are too coarse to show a step of Lion.
     noted = fp32 if dtype == "fp32" else {}
     record["closest"] = {n: update.state[m].get("closest") for n, m in noted.items()}

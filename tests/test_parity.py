@@ -59,6 +59,26 @@ def test_cover_of_other_rules(case, pool, truth):
     check(case, pool, truth)
 
 
+@pytest.mark.parametrize("case", [c for c in OTHER_RULES if c.dtype != "fp32"], ids=str)
+def test_a_model_that_never_moved_is_seen(case, truth):
+    """Even one tensor, and even where 16-bit weights are too coarse to show it."""
+    plain = truth.record(case, case.dtype)
+    others = [{**plain, "weights": {}}] * (case.ranks - 1)
+    parity.check(case, [plain, *others], truth)
+    name = next(iter(plain["masters"]))
+    masters = {**plain["masters"], name: plain["start"]["masters"][name]}
+    with pytest.raises(AssertionError, match=f"masters differ most at {name}"):
+        parity.check(case, [{**plain, "masters": masters}, *others], truth)
+
+
+def test_weights_alone_would_not_show_it(truth):
+    case = Case(1, "mlp", "bf16", 4, ranks=4, clip=True, optimizer="Lion")
+    plain = truth.record(case, "bf16")
+    tolerance = parity.tolerances(case, plain, truth)
+    with pytest.raises(AssertionError, match="could stay as it is"):
+        parity.assert_training_is_seen(case, plain, tolerance, ["weights"])
+
+
 @pytest.mark.parametrize("optimizer", ["Lamb", "Muon"])
 @pytest.mark.parametrize(
     ("stage", "dtype", "size", "device"),

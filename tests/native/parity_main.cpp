@@ -5,7 +5,8 @@
 // "output": safetensors to write}. The ranks are threads of this process on the CPU; started by a
 // launcher, this process is one rank of all cases, on a GPU where there is one. The output holds
 // "losses", "norms", "applied" [steps], "traffic" [collectives] in bytes until the last step (all
-// fp64), "gradient.<name>" of the last step before the update and "weight.<name>" after it, fp32.
+// fp64), "gradient.<name>" of the last step before the update, "weight.<name>" and "master.<name>"
+// after it, fp32.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -45,11 +46,12 @@ at::Tensor samples(const io::Safetensors& data, std::int64_t step) {
   return at::from_blob(const_cast<std::byte*>(entry.bytes.data()), entry.sizes, at::kLong).clone();
 }
 
-void add_gradients(train::LayeredEngine& engine, Record& record) {
+// `kind`: "gradient" or "master".
+void add_whole(const char* kind, train::LayeredEngine& engine, Record& record) {
   const auto& parameters = engine.core().registry().parameters();
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
-    record["gradient." + parameters[i].parameter().name] =
-        engine.core().tensors().full(i, "gradient").to(at::kCPU, at::kFloat).contiguous();
+    record[concat(kind, ".", parameters[i].parameter().name)] =
+        engine.core().tensors().full(i, kind).to(at::kCPU, at::kFloat).contiguous();
   }
 }
 
@@ -79,7 +81,7 @@ void train_rank(const Case& work, const train::Rank& rank, Record& record) {
       sum += loss.detach();
       if (step + 1 == work.steps && index + 1 == work.accumulation) {
         record["traffic"] = traffic(engine);  // reading gradients adds to it
-        add_gradients(engine, record);
+        add_whole("gradient", engine, record);
       }
       engine.step();
     }
@@ -88,6 +90,7 @@ void train_rank(const Case& work, const train::Rank& rank, Record& record) {
     norms[step] = engine.last_result()->norm;
     applied[step] = engine.last_result()->applied != 0 ? 1.0 : 0.0;
   }
+  add_whole("master", engine, record);
   for (const models::NamedParameter& weight : engine.weights()) {
     record["weight." + weight.name] = weight.tensor.to(at::kFloat).contiguous();
   }
