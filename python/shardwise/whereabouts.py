@@ -117,7 +117,10 @@ class Whereabouts:
 
 def _end(stop: threading.Event, thread: threading.Thread) -> None:
     stop.set()
-    thread.join(4 * EVERY_SECONDS)  # longer only where the store has lost its other end
+    if (
+        thread is not threading.current_thread()
+    ):  # its own end is that of an engine that was dropped
+        thread.join(4 * EVERY_SECONDS)  # longer only where the store has lost its other end
 
 
 def _frame_of_user(frame: Any) -> str:
