@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from shardwise import _C
 from shardwise.accessors import ConfigAccessors
 from shardwise.checkpointing import keeping
 from shardwise.comm.log import watch_engine
+from shardwise.complaints import complaint_of_all
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
-from shardwise.monitor.monitor import MonitorMaster
+from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
-from shardwise.target_tokens import TargetTokens
+from shardwise.schedules import needed_arguments
+from shardwise.target_tokens import TargetTokens, checked_tokens
 from shardwise.unavailable import ENGINE, missing
 from shardwise.wiring import EngineParts, Wiring
 
@@ -41,6 +43,7 @@ class Progress:
     warned_zero_grad: bool = False
     # Arguments for the schedule while the outcome of the last step is not known; else None.
     unsettled: dict[str, Any] | None = None
+    schedule_needs: list[str] = field(default_factory=list)  # arguments of its step()
 
 
 class Engine(ConfigAccessors, nn.Module):
@@ -70,6 +73,7 @@ class Engine(ConfigAccessors, nn.Module):
             undo.callback(self._wiring.end, True)
             self._forwards = ReplacedForwards(self, self._wiring)
             undo.callback(self._forwards.restore)
+            self._open_outputs()
             watch_engine(self, self._core)
             if self._optimizer is not None:
                 self._optimizer.attach(self.zero_grad)
@@ -78,6 +82,14 @@ class Engine(ConfigAccessors, nn.Module):
     @property
     def _core(self) -> _C.Engine:
         return self._wiring.core
+
+    def _open_outputs(self) -> None:
+        """Rank 0 writes; where it cannot, every rank says so."""
+        complaint = self._observer.open_outputs(self.config_value)
+        if any(self.config_value(f"{s}.enabled") for s in (*SECTIONS, "flops_profiler")):
+            complaint = complaint_of_all(complaint, self._wiring.everybody)
+        if complaint:
+            raise _C.ConfigError(complaint)
 
     # ---- training
 
@@ -169,8 +181,9 @@ class Engine(ConfigAccessors, nn.Module):
                     '"shardwise": {"token_weighted_loss": true}'
                 )
             return None
-        tokens = self._target_tokens.behind(self.micro_steps, loss) if tokens is None else tokens
-        return None if tokens is None else torch.as_tensor(tokens, device=loss.device)
+        if tokens is not None:
+            return checked_tokens(tokens, loss.device)
+        return self._target_tokens.behind(self.micro_steps, loss)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the loss scale, for ``engine.scale(loss).backward()``.
@@ -254,6 +267,13 @@ class Engine(ConfigAccessors, nn.Module):
                 "step() needs an optimizer: name one in the configuration "
                 '("optimizer": {"type": "AdamW"}) or pass optimizer= to initialize()'
             )
+        for name in self._progress.schedule_needs:
+            if name not in schedule_arguments:
+                raise _C.UsageError(
+                    f"{type(self._lr_scheduler).__name__}.step() needs {name}, which the engine "
+                    f'does not know: call engine.step(lr_kwargs={{"{name}": ...}}), or '
+                    f"initialize() without lr_scheduler= and call scheduler.step(...) yourself"
+                )
         count = (self._window.held + self._window.had_backward) * self.world_size
         run = functools.partial(self._core.step, partial_of=partial_of)
         self._observer.before_update([float(g["lr"]) for g in self._optimizer.param_groups])
@@ -365,6 +385,7 @@ class Engine(ConfigAccessors, nn.Module):
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: Any) -> None:
         self._lr_scheduler = scheduler
+        self._progress.schedule_needs = needed_arguments(scheduler)
 
     @property
     def skipped_steps(self) -> int:

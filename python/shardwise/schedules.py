@@ -5,6 +5,7 @@ only state is ``last_batch_iteration``: -1 when it is made, one more for each ``
 calls ``step()`` after each step that changed the weights.
 """
 
+import inspect
 import json
 from typing import Any
 
@@ -150,6 +151,16 @@ class LRRangeTest(Schedule):
 
     def step(self, batch_iteration: int | None = None) -> None:
         super().step(batch_iteration)
+
+
+def needed_arguments(scheduler: Any) -> list[str]:
+    """What ``scheduler.step`` cannot be called without."""
+    try:
+        parameters = inspect.signature(scheduler.step).parameters.values()
+    except (AttributeError, TypeError, ValueError):  # none, or not written in Python
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
 
 
 def from_config(config: _C.Config, optimizer: Any) -> Schedule | None:

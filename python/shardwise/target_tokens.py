@@ -1,5 +1,6 @@
 """How many tokens a loss is the mean of, for ``shardwise.token_weighted_loss``."""
 
+import numbers
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,3 +89,28 @@ def _tokens_of(forward: Forward) -> torch.Tensor:
             f"backward(loss, tokens=count)"
         )
     return forward.tokens
+
+
+# Sums of counts up to here are exact.
+MOST_TOKENS = 2**53
+
+
+def checked_tokens(tokens: Any, device: torch.device) -> torch.Tensor:
+    """What the user gave as ``backward(tokens=)``, on the device of the loss.
+
+    UsageError where it is no count. A tensor on another device than the CPU is not waited for.
+    """
+    is_tensor = isinstance(tokens, torch.Tensor)
+    readable = not is_tensor or tokens.device.type == "cpu"
+    if is_tensor and tokens.numel() != 1:
+        raise _C.UsageError(f"backward(tokens=) is one number, but it has {tuple(tokens.shape)}")
+    if readable:
+        value = tokens.item() if is_tensor else tokens
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= MOST_TOKENS or value != int(value):
+            raise _C.UsageError(
+                f"backward(tokens={value!r}) is no number of tokens: give how many tokens the loss "
+                f"is the mean of, a whole number >= 0, for example (labels != -100).sum()"
+            )
+        tokens = tokens if is_tensor else int(value)
+    return torch.as_tensor(tokens, device=device)

@@ -88,8 +88,7 @@ class Wiring:
             self._core: _C.Engine | None = self._make_core()
             undo.callback(self.end, True)
             if dist.get_world_size() > 1:
-                everybody = self._groups.get("world", self._groups["gather"])
-                self.whereabouts = Whereabouts(self._core, everybody)
+                self.whereabouts = Whereabouts(self._core, self.everybody)
             self._drop_early_shards()
             self._mark_parameters(weakref.ref(owner))
             if parts.optimizer is not None:
@@ -120,6 +119,12 @@ class Wiring:
         if self._core is None:
             raise _C.UsageError("the engine was destroyed: call initialize() for a new one")
         return self._core
+
+    @property
+    def everybody(self) -> dist.ProcessGroup | None:
+        """The engine's group of all ranks; None where there is one rank."""
+        alone = dist.get_world_size() == 1
+        return None if alone else self._groups.get("world", self._groups["gather"])
 
     def before_forward(self) -> None:
         """Refuses parameters that were replaced, and sees those that were unfrozen."""

@@ -1,6 +1,7 @@
 """Sends scalars to the monitors that the configuration turns on."""
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch.distributed as dist
@@ -28,7 +29,11 @@ class MonitorMaster:
         self.enabled = bool(enabled)
         self._sinks: list[Any] = []
         if not dist.is_initialized() or dist.get_rank() == 0:
-            self._sinks = [make_sink(section, settings[section]) for section in enabled]
+            with ExitStack() as undo:
+                undo.callback(self.close)
+                for section in enabled:
+                    self._sinks.append(_opened(section, settings[section]))
+                undo.pop_all()
 
     def write_events(self, event_list: Iterable[tuple[str, Any, int]]) -> None:
         """Writes ``(name, value, x)`` each; the engine's own x is the number of samples so far.
@@ -53,6 +58,18 @@ class MonitorMaster:
         except Exception as error:  # of any library
             self._sinks = [other for other in self._sinks if other is not sink]
             log(f"{type(sink).__name__} failed and writes no more: {type(error).__name__}: {error}")
+
+
+def _opened(section: str, settings: dict[str, Any]) -> Any:
+    try:
+        return make_sink(section, settings)
+    except _C.ConfigError:
+        raise
+    except Exception as error:  # of any library
+        raise _C.ConfigError(
+            f"{section} cannot begin ({type(error).__name__}: {error}); set {section}.enabled to "
+            f"false to go without it"
+        ) from error
 
 
 def _checked(event: Any) -> tuple[str, float, int]:

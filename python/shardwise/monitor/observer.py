@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardwise import _C
 from shardwise.comm.log import LOG
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
@@ -79,7 +80,6 @@ class Observer:
 
     def __init__(self, engine: Any):
         value = engine.config_value
-        self.monitor = MonitorMaster({section: value(section) for section in SECTIONS})
         self._device = engine.device
         self._dtype = DTYPES[engine.resolved_config.model_dtype]
         autocast = value("torch_autocast.enabled") and value("torch_autocast.dtype")
@@ -91,6 +91,7 @@ class Observer:
         self._profile = None
         if value("flops_profiler.enabled"):
             self._profile = StepProfile(engine.module, value("flops_profiler"), engine.device)
+        self.monitor: MonitorMaster | None = None  # until the outputs are opened
         self._show_speed = value("timers.throughput.enabled")
         self._is_first_rank = dist.get_rank() == 0
         self._losses = Losses()
@@ -99,6 +100,16 @@ class Observer:
         self._logged: dict[str, Any] = {}  # values that the user gave for the next line
         self._speed = Speed()
         self._times_since = 0  # step
+
+    def open_outputs(self, value: Any) -> str:
+        """Begins to write; what this rank has against the places for it, or ""."""
+        try:
+            if self._profile is not None and self._is_first_rank:
+                self._profile.check_output()
+            self.monitor = MonitorMaster({section: value(section) for section in SECTIONS})
+        except _C.ConfigError as error:
+            return str(error)
+        return ""
 
     # ---- called by the engine
 
@@ -207,7 +218,8 @@ class Observer:
         LOG.leave(engine)
         if self._profile is not None:
             self._profile.close(self._dtype)
-        self.monitor.close()
+        if self.monitor is not None:
+            self.monitor.close()
 
     # ---- printing
 

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,19 @@ def make_sink(section: str, settings: dict[str, Any]) -> Any:
     )
 
 
-def _folder(settings: dict[str, Any]) -> Path:
-    return Path(settings["output_path"]) / settings["job_name"]
+def _make_folder(section: str, settings: dict[str, Any]) -> Path:
+    """ConfigError where the folder of a monitor cannot be made, or written to."""
+    folder = Path(settings["output_path"]) / settings["job_name"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        raise _C.ConfigError(
+            f"{section}.output_path: {str(folder)!r} is no folder that can be written to "
+            f"({error}); name another one, or set {section}.enabled to false"
+        ) from error
+    return folder
 
 
 class CsvSink:
@@ -49,8 +61,7 @@ class CsvSink:
     """
 
     def __init__(self, settings: dict[str, Any]):
-        self.folder = _folder(settings)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = _make_folder("csv_monitor", settings)
 
     def write(self, events: list[Event]) -> None:
         for name, value, x in events:
@@ -71,7 +82,7 @@ class TensorBoardSink:
     def __init__(self, settings: dict[str, Any]):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(log_dir=str(_folder(settings)))
+        self.writer = SummaryWriter(log_dir=str(_make_folder("tensorboard", settings)))
 
     def write(self, events: list[Event]) -> None:
         for name, value, x in events:

@@ -5,12 +5,15 @@ after it: forward, backward, communication, update and whatever the program does
 """
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwise import _C
+from shardwise.console import log
 from shardwise.profiling.flops_profiler.counter import Counter
 from shardwise.profiling.flops_profiler.peak import peak_flops
 from shardwise.profiling.flops_profiler.profiler import profile_text, write
@@ -28,6 +31,18 @@ class StepProfile:
         self._counter: Counter | None = None
         self._active = False
         self._counted_until = 0.0
+
+    def check_output(self) -> None:
+        """ConfigError where the file of the table cannot be written. For rank 0."""
+        name = self._settings["output_file"]
+        try:
+            if name is not None:
+                Path(name).open("a").close()
+        except (OSError, ValueError) as error:
+            raise _C.ConfigError(
+                f"flops_profiler.output_file: {name!r} cannot be written ({error}); name another "
+                f"file, or set flops_profiler.output_file to null to have the table printed"
+            ) from error
 
     def begin(self, step: int) -> None:
         """A forward or backward of this step is about to run."""
@@ -78,4 +93,7 @@ class StepProfile:
         )
         title = f"step {self._step}, rank 0 of {dist.get_world_size()}"
         text = profile_text(self._counter, self._module, totals, self._settings, title)
-        write(text, self._settings["output_file"])
+        try:
+            write(text, self._settings["output_file"])
+        except OSError as error:  # a full disk; training goes on
+            log(f"the FLOPs profile was not written: {error}")
