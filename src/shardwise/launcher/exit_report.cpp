@@ -24,7 +24,7 @@ int likely_consequence(int wait_status) {
     if (signal == SIGTERM || signal == SIGPIPE) return 2;
     return signal == SIGABRT ? 1 : 0;
   }
-  return WEXITSTATUS(wait_status) == exit_code(ErrorKind::kCommunication) ? 2 : 1;
+  return lost_others(wait_status) ? 2 : 1;
 }
 
 std::string hint(int wait_status) {
@@ -43,13 +43,17 @@ std::string hint(int wait_status) {
       default: return "";
     }
   }
-  if (WEXITSTATUS(wait_status) == exit_code(ErrorKind::kCommunication)) {
+  if (lost_others(wait_status)) {
     return "a communication error: when another rank stalled, its own log says more";
   }
   return "";
 }
 
 }  // namespace
+
+bool lost_others(int wait_status) {
+  return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == exit_code(ErrorKind::kCommunication);
+}
 
 int exit_code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);

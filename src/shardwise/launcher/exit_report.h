@@ -24,6 +24,9 @@ std::string describe_end(int wait_status);
 // SIGTERM.
 bool follows_from_another(int wait_status);
 
+// Whether it is the exit code of our communication errors.
+bool lost_others(int wait_status);
+
 // Index of the cause in a non-empty list in order of time. Failures that follow from another rank's
 // come within moments of it; so a death that no other rank can bring about (SIGKILL, SIGSEGV, ...)
 // counts before an exit code or SIGABRT, and these before the exit code of our communication errors

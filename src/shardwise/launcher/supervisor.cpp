@@ -170,7 +170,10 @@ void Supervisor::settle(const Failure& failure) {
   const bool first = state_.phase == Phase::kRunning;
   const bool consequence = follows_from_another(failure.wait_status);
   if (first) {
-    state_.deadline = now_seconds() + (consequence ? kConsequenceSeconds : kSettleSeconds);
+    const double patience = lost_others(failure.wait_status) ? kLostOthersSeconds
+                            : consequence                    ? kConsequenceSeconds
+                                                             : kSettleSeconds;
+    state_.deadline = now_seconds() + patience;
   } else if (!consequence) {
     state_.deadline = std::min(state_.deadline, now_seconds() + kSettleSeconds);
   }
