@@ -1,5 +1,6 @@
 // Values that follow from others, and values that contradict each other.
 #include <algorithm>
+#include <limits>
 
 #include "shardwise/base/check.h"
 #include "shardwise/base/suggest.h"
@@ -60,7 +61,16 @@ void check_loss_scale(Draft& draft) {
   if (!draft.sound({"fp16.enabled", "fp16.loss_scale", "fp16.min_loss_scale"})) {
     return;
   }
-  const bool dynamic = draft.value("fp16.loss_scale").as_double() == 0;
+  const double scale = draft.value("fp16.loss_scale").as_double();
+  const bool dynamic = scale == 0;
+  // The scale and the gradients times it are float32.
+  if (!dynamic &&
+      (scale < std::numeric_limits<float>::min() || scale > std::numeric_limits<float>::max())) {
+    draft.problem(concat("fp16.loss_scale: ", scale,
+                         " is no normal float32; allowed: 0 (dynamic), or a number from ",
+                         std::numeric_limits<float>::min(), " to ",
+                         std::numeric_limits<float>::max(), ", for example 1024"));
+  }
   if (dynamic && (draft.is_true("fp16.enabled") || draft.is_true("torch_autocast.enabled")) &&
       draft.value("fp16.min_loss_scale").as_double() <= 0) {
     draft.problem(
@@ -204,6 +214,15 @@ void check_sgd(Draft& draft) {
   }
 }
 
+void check_rmsprop(Draft& draft) {
+  const std::string key = params_key("alpha");
+  if (draft.sound({key}) && draft.value(key).as_double() > 1) {
+    draft.problem(concat(key, ": ", draft.value(key).as_double(),
+                         " is too large for RMSprop, whose mean square decays by it; allowed: a "
+                         "number from 0 to 1, for example 0.99"));
+  }
+}
+
 void check_adamw(Draft& draft) {
   if (!draft.is_true(params_key("adam_w_mode"))) {
     draft.note(
@@ -243,6 +262,8 @@ void check_optimizer(Draft& draft) {
   derive_settings(draft, type.text, optimizer_settings(type.text));
   if (type.text == "SGD") {
     check_sgd(draft);
+  } else if (type.text == "RMSprop") {
+    check_rmsprop(draft);
   } else if (type.text == "AdamW") {
     check_adamw(draft);
   } else if (type.text == "Muon") {
@@ -365,6 +386,23 @@ void check_old_offload(Draft& draft) {
   }
 }
 
+// A run's files stay in its output folder.
+void check_job_names(Draft& draft) {
+  for (const char* section : {"csv_monitor", "tensorboard"}) {
+    const std::string key = concat(section, ".job_name");
+    if (!draft.sound({key})) {
+      continue;
+    }
+    const std::string& name = draft.value(key).text;
+    if (name == ".." || name.find_first_of("/\\") != std::string::npos) {
+      draft.problem(concat(key, ": ", to_text(draft.value(key)),
+                           " is no name of a folder; write it without / and \\, and where the "
+                           "folder is to lie in ",
+                           section, ".output_path"));
+    }
+  }
+}
+
 void apply_environment(Draft& draft) {
   const double seconds = draft.options.environment_timeout_seconds;
   if (seconds > 0 && !draft.given("shardwise.timeout_seconds")) {
@@ -389,6 +427,7 @@ void check_and_derive(Draft& draft) {
   check_hybrid_sharding(draft);
   check_offload(draft);
   check_old_offload(draft);
+  check_job_names(draft);
   apply_environment(draft);
   if (draft.job) {
     check_job(draft);

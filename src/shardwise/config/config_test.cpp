@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "shardwise/base/check.h"
 #include "shardwise/base/error.h"
 
 namespace shardwise::config {
@@ -685,6 +686,41 @@ TEST(Config, TheEnvironmentSetsTheTimeout) {
   const Resolved document =
       load_text(R"({"train_batch_size": 8, "shardwise": {"timeout_seconds": 5}})", options);
   EXPECT_EQ(document.config().own.timeout_seconds, 5);
+}
+
+// --- values that could never work ---
+
+TEST(Config, AStaticLossScaleIsANormalFloat) {
+  for (const char* scale : {"1e-300", "1e-40", "1e300"}) {
+    const std::string error = error_with(concat(R"("fp16": {"loss_scale": )", scale, "}"));
+    EXPECT_TRUE(contains(error, "no normal float32; allowed: 0 (dynamic), or a number from 1.17"))
+        << scale << ": " << error;
+  }
+  EXPECT_NO_THROW(load_with(R"("fp16": {"loss_scale": 1e-37})"));
+  EXPECT_NO_THROW(load_with(R"("fp16": {"loss_scale": 0})"));
+}
+
+TEST(Config, TheMeanSquareOfRMSpropDecays) {
+  EXPECT_TRUE(contains(
+      error_with(R"("optimizer": {"type": "RMSprop", "params": {"lr": 1e-3, "alpha": 2}})"),
+      "optimizer.params.alpha: 2 is too large for RMSprop"));
+  EXPECT_NO_THROW(load_with(R"("optimizer": {"type": "RMSprop", "params": {"alpha": 1}})"));
+  EXPECT_NO_THROW(load_with(R"("optimizer": {"type": "ASGD", "params": {"alpha": 2}})"));
+}
+
+TEST(Config, JobNamesStayInTheirFolder) {
+  for (const std::string name : {"../../x", "/x", "a/b", "..", R"(a\\b)"}) {
+    for (const std::string section : {"csv_monitor", "tensorboard"}) {
+      EXPECT_TRUE(contains(error_with(concat("\"", section, R"(": {"job_name": ")", name, "\"}")),
+                           concat(section, ".job_name: ")))
+          << name;
+    }
+  }
+  EXPECT_NO_THROW(load_with(R"("csv_monitor": {"job_name": "run..1"})"));
+}
+
+TEST(Config, AKeyWithoutANameIsShown) {
+  EXPECT_EQ(error_with(R"("": 1)"), "ds.json: \"\": a key without a name; remove it");
 }
 
 // --- changing the batch size ---

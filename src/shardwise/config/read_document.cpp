@@ -243,8 +243,10 @@ class Walker {
     }
     // Advice takes a search of all names; a document that is wrong throughout does without.
     const bool few = draft_.problems.size() + draft_.notes.size() < kMostAdvice;
-    const std::string text = concat(full, ": unknown key",
-                                    few ? "; " + advice(section, name, draft_.job) : std::string());
+    const std::string text =
+        name.empty() ? concat(full, "\"\": a key without a name; remove it")
+                     : concat(full, ": unknown key",
+                              few ? "; " + advice(section, name, draft_.job) : std::string());
     if (strict_) {
       draft_.problem(text);
     } else {
