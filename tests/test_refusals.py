@@ -8,6 +8,7 @@ import time
 import models
 import pytest
 import torch
+import torch.distributed as dist
 from parity import make_engine
 from steps import config, engine_of, samples, train_step
 
@@ -141,3 +142,33 @@ def test_a_profile_without_room(pool):
     assert [outcome.kind for outcome in outcomes] == ["value", "value"]
     counts = [outcome.log.count("the FLOPs profile was not written") for outcome in outcomes]
     assert counts == [1, 0]
+
+
+# Parameters that came later
+
+
+def rank_strangers(stage, where):
+    """A block that one rank or both put into the model after initialize()."""
+    model = models.build("mlp")
+    every = {"check_replicas_every": 3}
+    with make_engine(model, config(stage, shardwise=every)) as engine:
+        train_step(engine)
+        old = model.blocks[1]
+        if where == "both" or dist.get_rank() == 1:
+            model.blocks[1] = type(old)()
+        train_step(engine, 1)
+        assert "blocks.1." in message_of(engine.state_dict, shardwise.UsageError)
+        engine.backward(engine(**samples(2)))
+        message = message_of(engine.step, shardwise.UsageError)
+        assert "after initialize()" in message and "blocks.1." in message, message
+        model.blocks[1] = old
+        train_step(engine, 3)
+        assert engine.global_steps == 3
+        engine.state_dict()
+
+
+@pytest.mark.parametrize(("stage", "where"), [(0, "both"), (3, "both"), (0, "rank 1")])
+def test_parameters_that_came_later(stage, where, pool):
+    outcomes = pool.outcomes(rank_strangers, stage, where, ranks=2)
+    assert [outcome.kind for outcome in outcomes] == ["value"] * 2, outcomes[0].describe()
+    assert outcomes[0].log.count("was put into the model") == (where == "both")

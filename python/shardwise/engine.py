@@ -21,6 +21,7 @@ from shardwise.complaints import complaint_of_all
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
+from shardwise.membership import about_strangers
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.observer import Observer
 from shardwise.optimizers import ShardedOptimizer
@@ -41,6 +42,7 @@ class Progress:
     inside_no_sync: bool = False
     warned_no_sync: bool = False
     warned_zero_grad: bool = False
+    warned_strangers: bool = False
     # Arguments for the schedule while the outcome of the last step is not known; else None.
     unsettled: dict[str, Any] | None = None
     schedule_needs: list[str] = field(default_factory=list)  # arguments of its step()
@@ -274,6 +276,7 @@ class Engine(ConfigAccessors, nn.Module):
                     f'does not know: call engine.step(lr_kwargs={{"{name}": ...}}), or '
                     f"initialize() without lr_scheduler= and call scheduler.step(...) yourself"
                 )
+        self._look_for_strangers()
         count = (self._window.held + self._window.had_backward) * self.world_size
         run = functools.partial(self._core.step, partial_of=partial_of)
         self._observer.before_update([float(g["lr"]) for g in self._optimizer.param_groups])
@@ -291,6 +294,24 @@ class Engine(ConfigAccessors, nn.Module):
         if self.device.type == "cpu":
             self._settle()
         self._observer.after_update(self)
+
+    def _look_for_strangers(self) -> None:
+        """Says once that the model has parameters which came after ``initialize``."""
+        every = self.config_value("shardwise.check_replicas_every")
+        if every and (self.global_steps + 1) % every == 0:
+            self._refuse_strangers()
+        elif not self._progress.warned_strangers:
+            names = self._wiring.membership.strangers_at(self.global_steps)
+            if names:
+                self._progress.warned_strangers = True
+                log(f"warning: {about_strangers(names)}")
+
+    def _refuse_strangers(self) -> None:
+        """Collective: every rank learns which one has them."""
+        mine = about_strangers(self._wiring.membership.strangers())
+        complaint = complaint_of_all(mine, self._wiring.everybody)
+        if complaint:
+            raise _C.UsageError(complaint)
 
     def _settle(self) -> None:
         """Learns what the last step decided, and moves the schedule. Waits for a GPU."""
@@ -477,6 +498,7 @@ class Engine(ConfigAccessors, nn.Module):
     @torch.no_grad()
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """The module's full state on the CPU on rank 0, ``{}`` elsewhere. Collective."""
+        self._refuse_strangers()
         keep = dist.get_rank() == 0
         full: dict[int, torch.Tensor] = {}
         for index, unit in enumerate(self._wiring.units):

@@ -15,6 +15,7 @@ from torch import nn
 from shardwise import _C
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
+from shardwise.membership import Membership
 from shardwise.optimizers import ShardedOptimizer, group_of_parameters
 from shardwise.ownership import EngineHook, Mark, is_cut
 from shardwise.process_groups import make_groups
@@ -61,7 +62,7 @@ class Wiring:
     """Connects a module with a C++ core and disconnects it again.
 
     Attributes: ``units`` in the core's order; ``index``, from a parameter's id to its number in
-    the core, and ``unit_of``, from that to its unit.
+    the core, and ``unit_of``, from that to its unit; ``membership`` of its parameters.
     """
 
     def __init__(self, parts: EngineParts, value_of: Any, owner: Any):
@@ -95,6 +96,7 @@ class Wiring:
                 parts.optimizer.connect(self.core, self.index)
             self._move_the_rest()
             self._install_hooks()
+            self.membership = Membership(parts.module)
             undo.pop_all()
 
     def _mark_leaf_modules(self, value_of: Any) -> None:
