@@ -1,6 +1,7 @@
 """What cannot work is refused before anything changes, on every rank, with the mend in the text."""
 
 import gc
+import pickle
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from parity import make_engine
-from steps import config, engine_of, samples, train_step
+from steps import STAGES, config, engine_of, samples, train_step
 
 import shardwise
 
@@ -172,3 +173,106 @@ def test_parameters_that_came_later(stage, where, pool):
     outcomes = pool.outcomes(rank_strangers, stage, where, ranks=2)
     assert [outcome.kind for outcome in outcomes] == ["value"] * 2, outcomes[0].describe()
     assert outcomes[0].log.count("was put into the model") == (where == "both")
+
+
+# Learning rates by hand, and other small things
+
+
+def rank_bad_rates(stage):
+    with engine_of(stage) as engine:
+        before = engine.state_dict()
+        engine.backward(engine(**samples()))
+        group = engine.optimizer.param_groups[0]
+        good = group["lr"]
+        for bad in (-1.0, "x", None, float("nan"), torch.tensor(-0.1)):
+            group["lr"] = bad
+            assert "param_groups[0]['lr']" in message_of(engine.step, shardwise.UsageError)
+        group["lr"] = good
+        assert all(torch.equal(v, before[k]) for k, v in engine.state_dict().items())
+        engine.step()
+        assert engine.global_steps == 1 and engine.was_step_applied()
+
+
+@STAGES
+def test_learning_rates_that_are_none(stage, pool):
+    pool.run(rank_bad_rates, stage, ranks=2)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [None], ["head.weight"]])
+def test_gathered_parameters_of_nothing(wrong):
+    def enter():
+        with shardwise.zero.GatheredParameters(wrong):
+            pass
+
+    assert "takes a parameter or an iterable" in message_of(enter, shardwise.UsageError)
+
+
+def rank_pickles(stage):
+    """A pickled module belongs to nobody; where its weights are elsewhere it says so."""
+    model = models.build("mlp")
+    with make_engine(model, config(stage)) as engine:
+        train_step(engine)
+        if stage == 3:
+            assert "GatheredParameters" in message_of(lambda: pickle.dumps(engine.module))
+            with shardwise.zero.GatheredParameters(model.parameters()):
+                copied = pickle.loads(pickle.dumps(engine.module))
+        else:
+            copied = pickle.loads(pickle.dumps(engine.module))
+        expected = engine(**samples(5)).item()
+        assert copied(**samples(5)).item() == pytest.approx(expected, rel=1e-6)
+
+
+@STAGES
+def test_a_module_is_pickled(stage, pool):
+    pool.run(rank_pickles, stage, ranks=2)
+
+
+# Compiled blocks that are to be computed again
+
+
+def rank_compiled(stage):
+    full = config(stage, shardwise={"activation_checkpointing": "full"})
+    for what in ("block", "model"):
+        model = models.build("mlp")
+        if what == "block":
+            model.blocks[1].compile(backend="aot_eager")
+            given = model
+        else:
+            given = torch.compile(model, backend="aot_eager")
+        message = message_of(lambda m=given: make_engine(m, full), shardwise.ConfigError)
+        assert "activation_checkpointing" in message and "torch.compile" in message
+    model = models.build("mlp")
+    model.blocks[1].up.compile(backend="aot_eager")
+    with make_engine(model, full) as engine:
+        train_step(engine)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_checkpoints_around_compiled_blocks(stage, pool):
+    pool.run(rank_compiled, stage, ranks=2)
+
+
+# Loading
+
+
+def rank_loads(stage):
+    """What does not fit on one rank is an error on both, and nothing is loaded."""
+    with engine_of(stage) as engine:
+        states = [{k: v + 1 for k, v in engine.state_dict().items()}]
+        dist.broadcast_object_list(states, 0)
+        before = engine.state_dict()
+        mine = dict(states[0])
+        for wrong in (torch.zeros(7, 7), None):
+            if dist.get_rank() == 1:
+                mine["head.weight"] = wrong
+            message = message_of(lambda: engine.load_state_dict(mine), shardwise.UsageError)
+            assert "head.weight has shape" in message, message
+        assert ("rank 1" in message) == (dist.get_rank() == 0)
+        assert all(torch.equal(v, before[k]) for k, v in engine.state_dict().items())
+        engine.load_state_dict(states[0])
+        assert all(torch.equal(v, states[0][k]) for k, v in engine.state_dict().items())
+
+
+@STAGES
+def test_a_state_that_does_not_fit_on_one_rank(stage, pool):
+    pool.run(rank_loads, stage, ranks=2)

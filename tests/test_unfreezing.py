@@ -510,7 +510,7 @@ def micro_batches_of_branching(dtype):
 
 
 def plain_branch(dtype, uses):
-    """The mean gradient of the layer over four micro-batches, of which the first `uses` train it."""
+    """The layer's mean gradient over four micro-batches, of which the first `uses` train it."""
     model = branching(dtype)
     model.extra.requires_grad_(True)
     total = 0

@@ -93,4 +93,22 @@ def checkpoint_blocks(engine: Any, units: list[Any]) -> BlockCheckpoints:
             f'shardwise.activation_checkpointing: "{setting}" recomputes blocks, but none were '
             "found in the model: name their class in shardwise.units"
         )
+    _check_uncompiled(engine.module, blocks, setting)
     return BlockCheckpoints(blocks, CONTEXTS[setting])
+
+
+def _check_uncompiled(model: nn.Module, blocks: list[nn.Module], setting: str) -> None:
+    """torch.compile cannot trace the forward that a block gets."""
+    compiled = [
+        (name, module)
+        for name, module in model.named_modules()
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+    ]
+    inner = {id(block) for block in blocks}
+    for name, module in compiled:
+        if any(id(part) in inner for part in module.modules()):
+            raise _C.ConfigError(
+                f'shardwise.activation_checkpointing: "{setting}" does not work with torch.compile '
+                f'around blocks, but {name or "the model"} is compiled: set it to "off", leave '
+                f"torch.compile out, or compile only modules inside of the blocks"
+            )

@@ -3,7 +3,7 @@
 import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +21,11 @@ from shardwise.complaints import complaint_of_all
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
+from shardwise.loading import misfit
 from shardwise.membership import about_strangers
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.observer import Observer
-from shardwise.optimizers import ShardedOptimizer
+from shardwise.optimizers import ShardedOptimizer, number_of
 from shardwise.schedules import needed_arguments
 from shardwise.target_tokens import TargetTokens, checked_tokens
 from shardwise.unavailable import ENGINE, missing
@@ -276,10 +277,12 @@ class Engine(ConfigAccessors, nn.Module):
                     f'does not know: call engine.step(lr_kwargs={{"{name}": ...}}), or '
                     f"initialize() without lr_scheduler= and call scheduler.step(...) yourself"
                 )
+        groups = self._optimizer.param_groups
+        rates = [number_of(group, index, "lr") for index, group in enumerate(groups)]
         self._look_for_strangers()
         count = (self._window.held + self._window.had_backward) * self.world_size
         run = functools.partial(self._core.step, partial_of=partial_of)
-        self._observer.before_update([float(g["lr"]) for g in self._optimizer.param_groups])
+        self._observer.before_update(rates)
         with (
             self._observer.timed(self, "step"),
             self._dropping_the_window_on_failure(),
@@ -517,29 +520,10 @@ class Engine(ConfigAccessors, nn.Module):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Loads full tensors, alike on every rank. Masters follow; moments stay. Collective."""
-        if not isinstance(state_dict, Mapping):
-            raise _C.UsageError(
-                f"load_state_dict() needs a dict of tensors but got {type(state_dict).__name__}"
-            )
         own = self.module.state_dict(keep_vars=True)
-        missing = [key for key in own if key not in state_dict]
-        unexpected = [key for key in state_dict if key not in own]
-        if strict and (missing or unexpected):
-            raise _C.UsageError(
-                f"the state does not fit the module: missing {missing or 'nothing'}, "
-                f"unexpected {unexpected or 'nothing'}"
-            )
-        for key, value in own.items():
-            if key not in state_dict:
-                continue
-            given = state_dict[key]
-            if not isinstance(given, torch.Tensor) or given.shape != value.shape:
-                what = (
-                    tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
-                )
-                raise _C.UsageError(
-                    f"{key} has shape {tuple(value.shape)} but the state to load gives {what}"
-                )
+        complaint = complaint_of_all(misfit(own, state_dict, strict), self._wiring.everybody)
+        if complaint:
+            raise _C.UsageError(complaint)
         for key, value in own.items():
             if key not in state_dict:
                 continue
@@ -547,6 +531,8 @@ class Engine(ConfigAccessors, nn.Module):
                 self._core.tensors.set_parameter(self._wiring.index[id(value)], state_dict[key])
             else:
                 value.copy_(state_dict[key])
+        missing = [key for key in own if key not in state_dict]
+        unexpected = [key for key in state_dict if key not in own]
         return nn.modules.module._IncompatibleKeys(missing, unexpected)
 
     load_module_state_dict = load_state_dict

@@ -181,6 +181,11 @@ def number_of(group: dict[str, Any], index: int, key: str, position: int | None 
     if not math.isfinite(value):
         wanted = "a finite number" if position is None else "two finite numbers"
         raise _C.UsageError(f"param_groups[{index}][{key!r}] is {group[key]!r}: set {wanted}")
+    if key == "lr" and value < 0:
+        raise _C.UsageError(
+            f"param_groups[{index}]['lr'] is {group[key]!r}: set a number >= 0 (to climb, negate "
+            f"the loss or write maximize)"
+        )
     return value
 
 

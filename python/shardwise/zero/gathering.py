@@ -30,7 +30,8 @@ def GatheredParameters(  # noqa: N802  (DeepSpeed's name)
     Raises UsageError for a ``modifier_rank`` that is no rank, for two modifiers of one parameter,
     and for changes that nobody was named for.
     """
-    chosen = [params] if isinstance(params, torch.Tensor) else list(params)
+    is_one = isinstance(params, torch.Tensor) or not isinstance(params, Iterable)
+    chosen = [params] if is_one else list(params)
     for parameter in chosen:
         if not isinstance(parameter, torch.Tensor):
             raise _C.UsageError(
