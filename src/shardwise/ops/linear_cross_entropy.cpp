@@ -95,7 +95,8 @@ class WeightGradient {
     }
   }
   Tensor result() const {
-    return sum_.defined() ? sum_.to(weight_.scalar_type()) : at::zeros_like(weight_);
+    return sum_.defined() ? sum_.narrow(0, 0, weight_.size(0)).to(weight_.scalar_type())
+                          : at::zeros_like(weight_);
   }
 
  private:
@@ -238,6 +239,11 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
       std::min(rows_of_chunk(chunk_rows, vocabulary), std::max<std::int64_t>(count, 1));
   constexpr std::int64_t kAligned = 64;  // elements: rows of logits begin at whole lines of memory
   const std::int64_t stride = (vocabulary + kAligned - 1) / kAligned * kAligned;
+  // Products are slow where a side is no multiple of 8 (GPT-2 has 50,257 tokens): such a vocabulary
+  // is continued with rows of zeros, whose logits are 0, as is what they add to the gradients.
+  const bool continued = vocabulary % 8 != 0;
+  const Tensor table =
+      continued ? at::constant_pad_nd(weight, {0, 0, 0, stride - vocabulary}) : weight;
   const Tensor buffer = at::empty({chunk, stride}, hidden.options());
   const Tensor losses = at::empty({count}, hidden.options().dtype(loss_type(hidden)));
   const Tensor factor =
@@ -249,8 +255,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
   for (std::int64_t begin = 0; begin < count; begin += chunk) {
     const std::int64_t n = std::min(chunk, count - begin);
     const Tensor part = rows.narrow(0, begin, n);
-    Tensor logits = buffer.narrow(0, 0, n).narrow(1, 0, vocabulary);
-    at::mm_out(logits, part, weight.t());
+    Tensor logits = buffer.narrow(0, 0, n).narrow(1, 0, table.size(0));
+    at::mm_out(logits, part, table.t());
     const auto at_row = [&](const Tensor& tensor) { return tensor.narrow(0, begin, n).data_ptr(); };
     kernels::cross_entropy(
         place_of(hidden),
@@ -269,7 +275,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_forward(
          .losses = at_row(losses)});
     if (hidden_gradient) {
       Tensor result = of_hidden.narrow(0, begin, n);
-      at::mm_out(result, logits, weight);
+      at::mm_out(result, logits, table);
     }
     if (weight_gradient) {
       of_weight.add(logits, part);

@@ -35,11 +35,12 @@ __device__ __forceinline__ Packed<T> load8(const T* from) {
   return packed;
 }
 
+// Results are read by later kernels only, when the cache holds others: they make room for inputs.
 template <typename T>
 __device__ __forceinline__ void store8(const Packed<T>& packed, T* to) {
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
-    reinterpret_cast<uint4*>(to)[i] = packed.part[i];
+    __stcs(reinterpret_cast<uint4*>(to) + i, packed.part[i]);
   }
 }
 
