@@ -50,7 +50,7 @@ def about_strangers(names: list[str]) -> str:
     """What to tell of them; "" where there are none."""
     if not names:
         return ""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return (
         f"parameter {names[0]}{more} was put into the model after initialize(): the engine does "
         f"not train it, and ranks may differ in it. Change values in place (inside "
