@@ -383,7 +383,7 @@ def rank_refused():
         make_engine(model, settings)
     settings = rule_config(2, "bf16", {"type": "Muon"})
     settings["bf16"]["bf16_master_weights_and_grads"] = True
-    with pytest.raises(RuntimeError, match='16-bit master weights.*rule "muon".*choose one'):
+    with pytest.raises(ValueError, match='type: "Muon" does not go with bf16.*choose one'):
         make_engine(models.build("mlp"), settings)
     for params, message in (
         ({"ns_method": "fast"}, "ns_method.*gram"),

@@ -24,7 +24,7 @@ def load(config: Any, world_size: int, world_size_origin: str) -> _C.Config:
         return config
     if isinstance(config, Mapping):
         text = _dump(config)
-        return _C.Config.load_text(text, world_size, world_size_origin, "dict")
+        return _C.Config.load_text(text, world_size, world_size_origin, "the configuration dict")
     if isinstance(config, (str, os.PathLike)):
         path = os.fspath(config)
         if path.endswith(".hjson") and os.path.exists(path):

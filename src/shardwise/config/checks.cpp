@@ -243,6 +243,40 @@ void check_muon(Draft& draft) {
   }
 }
 
+// The key of the first setting that only torch's own class carries out, "" where there is none.
+std::string torch_setting(const std::map<const Field*, Entry>& entries) {
+  const auto value = [&](const char* path) -> const Value& {
+    return entries.at(&schema().field(path)).value;
+  };
+  const Value& type = value("optimizer.type");
+  if (type.is_null() || is_torch_optimizer(type.text)) {
+    return type.is_null() ? "" : "optimizer.type";
+  }
+  for (const char* key : {"optimizer.params.amsgrad", "optimizer.params.maximize"}) {
+    if (value(key) == Value::of(true)) {
+      return key;
+    }
+  }
+  return "";
+}
+
+void check_masters_of_rule(Draft& draft, const std::string& type) {
+  const bool plain = takes_sixteen_bit_masters(type);
+  const std::string setting = plain ? torch_setting(draft.entries) : "optimizer.type";
+  if (setting.empty() ||
+      !draft.sound({kFp16Masters, kBf16Masters, "fp16.enabled", "bf16.enabled", setting})) {
+    return;
+  }
+  for (const auto& [key, mode] :
+       {std::pair{kFp16Masters, "fp16.enabled"}, std::pair{kBf16Masters, "bf16.enabled"}}) {
+    if (draft.is_true(key) && draft.is_true(mode)) {
+      draft.problem(concat(setting, ": ", to_text(draft.value(setting)), " does not go with ", key,
+                           ": ", sixteen_bit_masters_rule(), "; choose one of them, or set ", key,
+                           " to false"));
+    }
+  }
+}
+
 void check_optimizer(Draft& draft) {
   if (!draft.sound({"optimizer.type"})) {
     return;
@@ -260,6 +294,7 @@ void check_optimizer(Draft& draft) {
   }
   check_belong(draft, params_key(""), type.text, optimizer_setting_names(type.text));
   derive_settings(draft, type.text, optimizer_settings(type.text));
+  check_masters_of_rule(draft, type.text);
   if (type.text == "SGD") {
     check_sgd(draft);
   } else if (type.text == "RMSprop") {
@@ -445,6 +480,14 @@ std::vector<std::string> python_problems(const std::map<const Field*, Entry>& en
                                     ? " (python -m shardwise.tensorboard shows a job's log)"
                                     : ""));
     }
+  }
+  if (const std::string setting = torch_setting(entries); !setting.empty()) {
+    const Field& field = schema().field(setting);
+    problems.push_back(concat(
+        setting, ": ", to_text(entries.at(&field).value),
+        " is carried out by torch's own class, in the Python front (shardwise.initialize) alone, "
+        "not in a program without Python; ",
+        setting == "optimizer.type" ? "write " + field.shape.described : "set it to false"));
   }
   return problems;
 }

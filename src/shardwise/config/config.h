@@ -186,7 +186,7 @@ struct Config {
 struct LoadOptions {
   // Data-parallel ranks, >= 1.
   std::int64_t world_size = 1;
-  // Names the document in errors and origins: a file name, or "dict".
+  // Names the document in errors and origins: a file name, or "the configuration dict".
   std::string source = "config";
   // Where the world size came from, for explanations: "WORLD_SIZE", "process group", ...
   std::string world_size_origin = "";

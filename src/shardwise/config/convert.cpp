@@ -224,7 +224,7 @@ std::string describe(const Shape& shape) {
   if (shape.native_auto && shape.type != Type::kAny && shape.choices.empty()) {
     parts.emplace_back("\"auto\"");
   }
-  if (shape.nullable && shape.type != Type::kAny) {
+  if (shape.nullable && !shape.must_be_given && shape.type != Type::kAny) {
     parts.emplace_back("null");
   }
   return join_or(parts);

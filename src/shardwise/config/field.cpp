@@ -31,6 +31,11 @@ Shape& Shape::null_too() {
   return *this;
 }
 
+Shape& Shape::required() {
+  must_be_given = true;
+  return or_null();
+}
+
 Shape& Shape::min(double value) {
   least = value;
   return *this;

@@ -62,6 +62,7 @@ struct Shape {
   Type type = Type::kAny;
   Value default_value;
   bool nullable = false;
+  bool must_be_given = false;  // where the key counts; null is no value then
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;          // the least value itself is not allowed
@@ -77,6 +78,7 @@ struct Shape {
 
   Shape& or_null();   // null is allowed, and the default
   Shape& null_too();  // null is allowed
+  Shape& required();  // null is the default and stands for a value that is missing
   Shape& min(double value);
   Shape& max(double value);
   Shape& range(double low, double high) { return min(low).max(high); }

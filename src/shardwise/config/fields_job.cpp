@@ -24,7 +24,7 @@ void add_model_fields(FieldList& list) {
 
 void add_corpus_fields(FieldList& list) {
   list.job_section("data", "The tokens to train on and to evaluate with.");
-  list.job_key("data.files", words({}).or_null(),
+  list.job_key("data.files", words({}).required(),
                "Required. Text files (UTF-8, one document each) and token files; globs allowed.",
                SW_MEMBER(data.files));
   list.job_key("data.held_out", number(0).min(0).below(1),
@@ -34,7 +34,7 @@ void add_corpus_fields(FieldList& list) {
   list.job_key("data.tokenizer", text(""),
                "`bytes`, or the path of a tokenizer.json or of a folder with one.",
                SW_MEMBER(data.tokenizer));
-  list.job_key("data.sequence_length", integer(0).or_null().min(2), "Required. Tokens a sample.",
+  list.job_key("data.sequence_length", integer(0).required().min(2), "Required. Tokens a sample.",
                SW_MEMBER(data.sequence_length));
   list.job_key("data.shuffle", boolean(true), "Take the samples in random order.",
                SW_MEMBER(data.shuffle));
@@ -42,7 +42,7 @@ void add_corpus_fields(FieldList& list) {
 
 void add_run_fields(FieldList& list) {
   list.job_section("training", "How long to train, and what becomes of the result.");
-  list.job_key("training.steps", integer(0).or_null().min(1), "Required. Optimizer steps.",
+  list.job_key("training.steps", integer(0).required().min(1), "Required. Optimizer steps.",
                SW_MEMBER(training.steps));
   list.job_key("training.seed", integer(0).min(0),
                "Seed of weights, shuffling, dropout and sampling.", SW_MEMBER(training.seed));

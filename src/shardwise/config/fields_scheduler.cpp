@@ -25,10 +25,10 @@ void add_range_test_params(FieldList& list) {
 
 void add_cycle_rate_params(FieldList& list) {
   const std::string p = kPrefix;
-  list.acts(p + "cycle_min_lr", number_or_list(0).or_null().min(0),
+  list.acts(p + "cycle_min_lr", number_or_list(0).required().min(0),
             "OneCycle: smallest learning rate. Required by it.",
             SW_MEMBER(scheduler.params.cycle_min_lr));
-  list.acts(p + "cycle_max_lr", number_or_list(0).or_null().min(0),
+  list.acts(p + "cycle_max_lr", number_or_list(0).required().min(0),
             "OneCycle: largest learning rate. Required by it.",
             SW_MEMBER(scheduler.params.cycle_max_lr));
   list.acts(p + "decay_lr_rate", number(0).min(0),
@@ -67,7 +67,7 @@ void add_cycle_momentum_params(FieldList& list) {
 void add_warmup_params(FieldList& list) {
   const std::string p = kPrefix;
   list.acts(p + "warmup_min_lr", number_or_list(0).min(0),
-            "WarmupLR, WarmupDecayLR: first learning rate.",
+            "WarmupLR, WarmupDecayLR: first learning rate, of the first two steps.",
             SW_MEMBER(scheduler.params.warmup_min_lr));
   list.acts(p + "warmup_max_lr", number_or_list(0).or_null().min(0),
             "WarmupLR, WarmupDecayLR: learning rate after the warm-up; null: the "
@@ -79,11 +79,11 @@ void add_warmup_params(FieldList& list) {
             SW_MEMBER(scheduler.params.warmup_num_steps));
   list.acts(p + "warmup_type", one_of({"log", "linear"}, "log"),
             "Warmup schedules: form of the warm-up.", SW_MEMBER(scheduler.params.warmup_type));
-  list.acts(p + "total_num_steps", integer(0).or_null().min(1),
+  list.acts(p + "total_num_steps", integer(0).required().min(1),
             "WarmupDecayLR, WarmupCosineLR: steps of the training. Required by them.",
             SW_MEMBER(scheduler.params.total_num_steps));
   list.acts(p + "warmup_min_ratio", number(0).min(0),
-            "WarmupCosineLR: first share of the optimizer's learning rate.",
+            "WarmupCosineLR: first share of the optimizer's learning rate, of the first two steps.",
             SW_MEMBER(scheduler.params.warmup_min_ratio));
   list.acts(p + "cos_min_ratio", number(0).min(0),
             "WarmupCosineLR: last share of the optimizer's learning rate.",
@@ -99,7 +99,8 @@ void add_scheduler_fields(FieldList& list) {
       "\"WarmupLR\", \"WarmupDecayLR\", \"WarmupCosineLR\", \"OneCycle\" or \"LRRangeTest\"";
   list.acts("scheduler.type", types,
             "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest. Classes of "
-            "torch.optim.lr_scheduler are passed to initialize() as objects.",
+            "torch.optim.lr_scheduler are passed to initialize() as objects. The warm-ups start at "
+            "rate 0 unless told otherwise, and the first two steps have it, as in DeepSpeed.",
             SW_MEMBER(scheduler.type))
       .instead("pass a torch scheduler through initialize(lr_scheduler=)");
   list.section("scheduler.params", "Settings of the schedule; which ones depends on its type.");

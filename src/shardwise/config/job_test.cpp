@@ -147,6 +147,10 @@ TEST_F(JobTest, ContradictionsNameBothSides) {
   EXPECT_TRUE(contains(error_with("model.config", "{}"), "model.path and model.config are both"));
   EXPECT_TRUE(contains(error_with("model", R"({"config": {}, "load_weights": true})"),
                        "model.load_weights: true needs model.path"));
+  EXPECT_TRUE(error_of(kJob, {{"training.steps", "abc"}}).ends_with("allowed: an integer >= 1"));
+  EXPECT_TRUE(contains(error_of(kJob, {{"training.steps", "null"}}), "training.steps is missing"));
+  EXPECT_TRUE(contains(error_of(kJob, {{"optimizer.type", "RMSprop"}}),
+                       "optimizer.type: \"RMSprop\" is carried out by torch's own class"));
   EXPECT_TRUE(contains(error_with("data", R"({"files": "a", "sequence_length": 2, "held_out": 0.1,
                              "held_out_files": ["b"]})"),
                        "data.held_out and data.held_out_files are both given"));

@@ -118,6 +118,16 @@ bool is_available_optimizer(std::string_view type) {
 
 bool is_torch_optimizer(std::string_view type) { return torch_types().count(type) > 0; }
 
+bool takes_sixteen_bit_masters(std::string_view type) {
+  return core_types().count(type) > 0 && type != "Lamb" && type != "Muon";
+}
+
+std::string sixteen_bit_masters_rule() {
+  return "16-bit master weights (bf16.bf16_master_weights_and_grads, "
+         "fp16.fp16_master_weights_and_grads) work with Adam, AdamW, SGD, Lion and Adagrad without "
+         "amsgrad and maximize";
+}
+
 std::string unavailable_optimizer_reason(std::string_view type) {
   if (type == "Adafactor" || type == "SparseAdam" || type == "LBFGS") {
     return "its rule needs whole parameters, and shards hold pieces of them";

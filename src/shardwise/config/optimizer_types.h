@@ -23,6 +23,11 @@ bool is_available_optimizer(std::string_view type);
 // Whether torch's own class carries out the type's rule, which needs the Python package.
 bool is_torch_optimizer(std::string_view type);
 
+// Whether 16-bit parameters can be their own masters under the type's rule, and what that takes,
+// for messages.
+bool takes_sixteen_bit_masters(std::string_view type);
+std::string sixteen_bit_masters_rule();
+
 // Why this type cannot be had from the configuration, and what to do; "" where there is no more to
 // say than that it is not available.
 std::string unavailable_optimizer_reason(std::string_view type);

@@ -238,15 +238,23 @@ class Walker {
   }
 
   void unknown(const Node& section, const std::string& name, const std::string& full) {
-    if (flat_key(section, name) || free_settings(section)) {
+    const std::string type = chosen_type(section);
+    const bool scheduler = section.path == "scheduler.params";
+    // Settings of an optimizer or schedule that does not exist here: the type is reported already.
+    const bool free =
+        !type.empty() && !(scheduler ? is_available_scheduler(type) : is_available_optimizer(type));
+    if (flat_key(section, name) || free) {
       return;
     }
+    const std::vector<std::string> settings = type.empty() ? std::vector<std::string>()
+                                              : scheduler  ? scheduler_settings(type)
+                                                           : optimizer_setting_names(type);
     // Advice takes a search of all names; a document that is wrong throughout does without.
     const bool few = draft_.problems.size() + draft_.notes.size() < kMostAdvice;
     const std::string text =
         name.empty() ? concat(full, "\"\": a key without a name; remove it")
                      : concat(full, ": unknown key",
-                              few ? "; " + advice(section, name, draft_.job) : std::string());
+                              few ? "; " + advice(section, name, draft_.job, settings) : "");
     if (strict_) {
       draft_.problem(text);
     } else {
@@ -266,8 +274,9 @@ class Walker {
     return flat;
   }
 
-  // Settings of an optimizer or schedule that does not exist here: the type is reported already.
-  bool free_settings(const Node& section) const {
+  // The type of optimizer or schedule whose settings the section holds; "" for other sections, or
+  // where the document names none that is known.
+  std::string chosen_type(const Node& section) const {
     const bool optimizer = section.path == "optimizer.params";
     const bool scheduler = section.path == "scheduler.params";
     const Value* parent = optimizer   ? member(document_, "optimizer")
@@ -275,13 +284,11 @@ class Walker {
                                       : nullptr;
     const Value* type = parent == nullptr ? nullptr : member(*parent, "type");
     if (type == nullptr || !type->is_string()) {
-      return false;
+      return "";
     }
     Value name;
     const Shape& types = schema().field(scheduler ? "scheduler.type" : "optimizer.type").shape;
-    const bool known = convert(types, *type, name).empty();
-    return known &&
-           !(scheduler ? is_available_scheduler(name.text) : is_available_optimizer(name.text));
+    return convert(types, *type, name).empty() ? name.text : "";
   }
 
   const Value& document_;

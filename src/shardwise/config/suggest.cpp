@@ -26,10 +26,16 @@ bool allowed(const Node& node, bool job) {
   return job || node.field == nullptr || !node.field->of_job;
 }
 
-std::vector<std::string> names_of(const Node& section, bool job) {
+bool counts(const std::vector<std::string>& settings, const Node& node) {
+  return settings.empty() ||
+         std::find(settings.begin(), settings.end(), node.last_name()) != settings.end();
+}
+
+std::vector<std::string> names_of(const Node& section, bool job,
+                                  const std::vector<std::string>& settings) {
   std::vector<std::string> names;
   for (const auto& [name, node] : section.by_name) {
-    if (name != "*" && name != "[]" && allowed(*node, job)) {
+    if (name != "*" && name != "[]" && allowed(*node, job) && counts(settings, *node)) {
       names.push_back(name);
     }
   }
@@ -100,11 +106,13 @@ std::string anywhere(const std::string& key, bool job) {
   return found.empty() ? "" : concat("did you mean ", join_or(found), "?");
 }
 
-std::string listing(const Node& section, bool job) {
+std::string listing(const Node& section, bool job, const std::vector<std::string>& settings) {
   constexpr std::size_t kMostListed = 12;
   std::vector<std::string> names;
   for (const auto& child : section.children) {
-    if (allowed(*child, job)) {
+    const bool idle = child->field != nullptr && (child->field->status == Status::kNoEffect ||
+                                                  child->field->status == Status::kUnavailable);
+    if (allowed(*child, job) && counts(settings, *child) && (settings.empty() || !idle)) {
       names.push_back(child->last_name());
     }
   }
@@ -118,19 +126,24 @@ std::string listing(const Node& section, bool job) {
 
 }  // namespace
 
-std::string advice(const Node& section, const std::string& key, bool job) {
+std::string advice(const Node& section, const std::string& key, bool job,
+                   const std::vector<std::string>& settings) {
   const Node* nested = key.find('.') == std::string::npos ? nullptr : schema().find(key);
   if (nested != nullptr && allowed(*nested, job)) {
     return concat("write it nested, as ", nested->last_name(), " inside ", parent_path(*nested));
   }
   const std::string ours = our_name(key);
-  if (section.by_name.count(ours) > 0) {
+  const auto own = section.by_name.find(ours);
+  if (own != section.by_name.end() && counts(settings, *own->second)) {
     return concat("did you mean ", ours, "?");
   }
   if (const std::string place = ours.empty() ? "" : place_of(section, ours, job); !place.empty()) {
     return place;
   }
-  const std::vector<std::string> near = nearest(key, names_of(section, job));
+  std::vector<std::string> near = nearest(key, names_of(section, job, settings));
+  if (near.empty()) {  // a setting of another type: what is said of that name helps on
+    near = nearest(key, names_of(section, job, {}));
+  }
   std::string text = near.empty() ? "" : concat("did you mean ", join_or(near), "?");
   const bool same = !near.empty() && same_name(near.front(), key);
   const std::string place = same ? "" : place_of(section, key, job);
@@ -138,7 +151,7 @@ std::string advice(const Node& section, const std::string& key, bool job) {
     text = text.empty() ? place : concat(place, "; or ", text);
   }
   text = text.empty() ? anywhere(key, job) : text;
-  return text.empty() ? listing(section, job) : text;
+  return text.empty() ? listing(section, job, settings) : text;
 }
 
 std::string advice_for_path(std::string_view path, bool job) {

@@ -45,12 +45,7 @@ ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer) {
   if (optimizer.type.empty()) {
     return {};
   }
-  SW_USER_CHECK(
-      UsageError, !needs_torch(optimizer), "optimizer.type \"", optimizer.type,
-      "\" with these settings is carried out by torch's own class, which needs the Python "
-      "package; write \"Adam\", \"AdamW\", \"SGD\", \"Lion\", \"Adagrad\", \"Lamb\" or \"Muon\", "
-      "without "
-      "amsgrad and maximize");
+  SW_CHECK(!needs_torch(optimizer), optimizer.type);
   if (optimizer.type == "SGD") {
     return {.rule = {.name = "sgd", .with_momentum = params.momentum != 0},
             .values = {{"lr", params.lr},

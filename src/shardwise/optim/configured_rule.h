@@ -15,7 +15,8 @@ struct ConfiguredRule {
 // Whether only torch's own class carries out the rule.
 bool needs_torch(const config::OptimizerConfig& optimizer);
 
-// Throws UsageError for an optimizer that only torch's own class carries out (Python).
+// Not for an optimizer that only torch's own class carries out: Resolved::require_no_python()
+// refuses those in programs without Python.
 ConfiguredRule configured_rule(const config::OptimizerConfig& optimizer);
 
 }  // namespace shardwise::optim

@@ -32,16 +32,20 @@ std::vector<params::UnitSpec> grouped(std::vector<params::UnitSpec> units,
   return units;
 }
 
+const config::Config& without_python(const config::Resolved& config) {
+  config.require_no_python();
+  return config.config();
+}
+
 }  // namespace
 
 LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config, const Rank& rank,
                              const std::string& settings)
     : model_(std::move(model)),
-      config_(config.config()),
+      config_(without_python(config)),
       rank_(rank),
       rule_(optim::configured_rule(config_.optimizer)),
       schedule_(optim::make_schedule(config_.scheduler)) {
-  config.require_no_python();
   model_.set_training(true);
   model_.set_activation_checkpointing(config_.own.activation_checkpointing);
   const EngineOptions options{.config = config_,

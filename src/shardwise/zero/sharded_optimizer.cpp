@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/config/optimizer_types.h"
 #include "shardwise/ops/tensor_place.h"
 #include "shardwise/zero/lamb.h"
 #include "shardwise/zero/muon.h"
@@ -88,9 +89,7 @@ ShardedOptimizer::ShardedOptimizer(const params::Registry& registry, const Reduc
       rule_(optim::make_update_rule(options.rule)),
       shards_(registry.segments().size()) {
   SW_USER_CHECK(UsageError, !options.sixteen_bit_masters || rule_->takes_sixteen_bit_masters(),
-                "16-bit master weights (bf16.bf16_master_weights_and_grads, "
-                "fp16.fp16_master_weights_and_grads) work with Adam, AdamW, SGD, Lion and Adagrad "
-                "without amsgrad and maximize, but this optimizer ",
+                config::sixteen_bit_masters_rule(), ", but this optimizer ",
                 options.rule.name == optim::kOutsideRule
                     ? "has a step() of its own"
                     : concat("follows the rule \"", options.rule.name, "\""),
