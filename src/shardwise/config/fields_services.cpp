@@ -129,7 +129,8 @@ void add_monitor_fields(FieldList& list) {
     list.section(name, "Scalars written by this monitor.");
     list.in_python(name + ".enabled", boolean(false), "Turn it on.");
     list.parts(name + ".enabled", name + ".",
-               {{"output_path", text(""), "Folder of its files."},
+               {{"output_path", text(""),
+                 "Folder that gets a folder job_name with its files. \"\": the working directory."},
                 {"job_name", text("DeepSpeedJobName"), "Name of the run."}});
   }
   list.section("wandb", "Scalars sent to Weights & Biases.");

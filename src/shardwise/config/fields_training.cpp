@@ -140,7 +140,9 @@ void add_own_fields(FieldList& list) {
             SW_MEMBER(own.token_weighted_loss));
   list.acts("shardwise.check_replicas_every", integer(0).min(0),
             "Steps between checks that all ranks' copies of parameters have the same bits; a "
-            "difference is an error that names the parameter. 0: never.",
+            "difference is an error that names the parameter. At stages 1 and 2 an update gathers "
+            "each slice from the rank that owns it, so that only drift that survives an update, of "
+            "frozen parameters for one, is found. 0: never.",
             SW_MEMBER(own.check_replicas_every));
   list.acts("shardwise.hybrid_shard_size", integer(0).min(0),
             "Neighbouring ranks that share one copy of the model states; the other groups of as "
