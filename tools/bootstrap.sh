@@ -95,9 +95,12 @@ if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import pip' 2>/dev/nu
   say "creating $venv with $python"
   "$python" -m venv "$venv"
 fi
-say "installing the pinned Python packages into $venv (torch alone needs 5 GB of disk)"
+say "installing the pinned Python packages into $venv (torch alone needs 5 GB of disk): two to ten" \
+  "minutes, by the network"
+quiet=--quiet
+[ ! -t 1 ] || quiet=  # a terminal shows pip's progress
 for attempt in 1 2 3; do
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+  "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
     -r tools/requirements/build.txt -r tools/requirements/dev.txt && break
   [ "$attempt" != 3 ] || die "pip failed three times; its last lines above say why"
   say "pip failed, trying again"
