@@ -116,6 +116,9 @@ def rank_read_released():
             message = message_of(RuntimeError, read)
             assert "blocks.2" in message, f"{name}: {message}"
             assert "GatheredParameters" in message, f"{name}: {message}"
+        message = message_of(RuntimeError, reads["clone"])
+        assert "one of the parameters" in message and "(Float)" not in message
+        assert "and 3 more of unit blocks.2 is released" in message
         engine.backward(engine(**samples(1)))
         engine.step()
         assert engine.global_steps == 2

@@ -46,7 +46,7 @@ def split_into_units(model: nn.Module, requested: list[str]) -> list[Unit]:
     """
     blocks = _requested_blocks(model, requested) if requested else _find_blocks(model)
     units = [Unit(canonical(name), module) for name, module in blocks]
-    units.append(Unit("the root", model, is_root=True))
+    units.append(Unit("root", model, is_root=True))
     _assign_parameters(model, units)
     kept = [unit for unit in units if unit.parameters or unit.uses or unit.is_root]
     number = {id(unit): index for index, unit in enumerate(kept)}

@@ -83,6 +83,23 @@ std::unique_ptr<Segment> make_segment(const Unit& unit, const Kind& kind) {
   return segment;
 }
 
+// "parameter lm_head.weight", "one of the parameters a, b, c and 4 more of unit h.3": reading
+// released memory does not say which of those that share it is meant.
+std::string subject(const Segment& segment) {
+  constexpr std::size_t kMostNamed = 3;
+  const std::vector<Parameter>& parameters = segment.parameters;
+  if (parameters.size() == 1) {
+    return concat("parameter ", parameters.front().name);
+  }
+  std::string names;
+  for (std::size_t i = 0; i < std::min(parameters.size(), kMostNamed); ++i) {
+    names += (i == 0 ? "" : ", ") + parameters[i].name;
+  }
+  const std::size_t rest = parameters.size() - std::min(parameters.size(), kMostNamed);
+  return concat("one of the parameters ", names, rest > 0 ? concat(" and ", rest, " more") : "",
+                " of unit ", segment.name);
+}
+
 }  // namespace
 
 std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
@@ -182,6 +199,9 @@ void Registry::add_unit(UnitSpec spec) {
   }
   for (auto& segment : unit->segments) {
     lay_out_segment(*segment);
+  }
+  if (unit->segments.size() == 1) {  // nothing to tell it from
+    unit->segments.front()->name = unit->name;
   }
   unit->sharded = options_.shard_parameters && options_.shard_parameters(*unit);
   units_.push_back(std::move(unit));
@@ -313,7 +333,7 @@ void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources) 
   at::Tensor values = flat.to(segment.dtype);
   segment.storage =
       FlatStorage(numel, segment.dtype, options_.device,
-                  "a parameter of unit " + segment.name +
+                  subject(segment) +
                       " is released (ZeRO stage 3 keeps it sharded between uses): read it inside "
                       "shardwise.zero.GatheredParameters, call the module that owns it, or save "
                       "engine.state_dict(). In a backward: a block must hand its results out as "
