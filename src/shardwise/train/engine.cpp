@@ -499,7 +499,10 @@ MemoryReport Engine::memory_report(params::Tier tier) const {
 comm::Traffic Engine::traffic(comm::Collective collective) const {
   comm::Traffic all;
   for (comm::Channel* channel : channels_.list()) {
-    all.add(channel->traffic(collective));
+    // One rank alone carries nothing out, unless told to.
+    if (channel->size() > 1 || options_.config.own.force_communication) {
+      all.add(channel->traffic(collective));
+    }
   }
   return all;
 }
