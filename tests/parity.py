@@ -46,7 +46,8 @@ def config_of(case: Case, zero: dict | None = None, shardwise: dict | None = Non
             "stage3_param_persistence_threshold": 0,
             **(zero or {}),
         },
-        "shardwise": {"poison_released": True, **(shardwise or {})},
+        # Modules as they are: the table is of the engine around them, at the bits of their kernels.
+        "shardwise": {"poison_released": True, "fused_layers": False, **(shardwise or {})},
         **more,
     }
     if case.dtype == "bf16":
