@@ -8,6 +8,7 @@ at the ends alone.
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -127,11 +128,18 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
         lines = (folder / "output" / "log.jsonl").read_text().splitlines()
     records = [r for r in map(json.loads, lines) if r["kind"] == "step"][options["warmup"] - 1 :]
+    wrong = [r["step"] for r in records if r["loss"] is None or not math.isfinite(r["loss"])]
+    if wrong:  # products of such numbers are faster than others
+        raise RuntimeError(f"the loss of step {wrong[0]} is not finite: its time says nothing")
     seconds = [record["seconds"] for record in records]
     every = options["steps"]
     times = [(b - a) / every * 1e3 for a, b in zip(seconds, seconds[every:], strict=False)]
     peak = records[-1]["peak_memory"] / 2**30 if torch.cuda.is_available() else 0.0
-    return {"ms": statistics.median(times[::every]), "peak_gib": peak}
+    return {
+        "ms": statistics.median(times[::every]),
+        "peak_gib": peak,
+        "losses": [records[0]["loss"], records[-1]["loss"]],
+    }
 
 
 def native_job(shape: Shape, options: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
