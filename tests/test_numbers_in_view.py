@@ -302,6 +302,7 @@ def rank_comms():
         zero_optimization={"stage": 2},
     )
     try:
+        comm.reset_log()  # of other engines of this process
         with logged(config) as (engine, text):
             engine.reset_comm_counters()
             train(engine, 2)

@@ -109,6 +109,8 @@ def join(
         if init_method is None:
             options["store"] = _meet(patience_seconds, timeout or default_pg_timeout)
         dist.init_process_group(**options)
+        if backend == "gloo":
+            dist.barrier()  # a rank that leaves at once would break off others' connecting
         log(f"{dist.get_world_size()} rank(s) on {device.type} over {backend}: {_why(device)}")
     finally:  # behind torch's own hook, which holds back what earlier ones print
         sys.excepthook = partial(_end_with_exit_code, sys.excepthook)

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -148,6 +149,15 @@ void RankProcess::set_ended(int wait_status, double when) {
   ended_ = true;
   wait_status_ = wait_status;
   ended_at_ = when;
+}
+
+bool RankProcess::stopped() const {
+  std::ifstream file(concat("/proc/", pid_, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(')');  // proc(5): "pid (name) state ..."
+  return name_end != std::string::npos && name_end + 2 < text.size() &&
+         (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
 bool RankProcess::signal_group(int signal) {

@@ -39,6 +39,8 @@ class RankProcess {
   // The leader's end, told by the supervisor that has reaped it.
   void set_ended(int wait_status, double when);
   bool ended() const { return ended_; }
+  // Whether the leader is stopped by a signal (or a debugger) just now.
+  bool stopped() const;
   int wait_status() const { return wait_status_; }
   double seconds() const { return ended_at_ - started_; }
   double ended_at() const { return ended_at_; }

@@ -174,7 +174,11 @@ void Supervisor::settle(const Failure& failure) {
                             : consequence                    ? kConsequenceSeconds
                                                              : kSettleSeconds;
     state_.deadline = now_seconds() + patience;
-  } else if (!consequence) {
+  }
+  const bool others_may_tell =
+      std::any_of(ranks_.begin(), ranks_.end(),
+                  [](const RankProcess& rank) { return !rank.ended() && !rank.stopped(); });
+  if (!consequence || !others_may_tell) {
     state_.deadline = std::min(state_.deadline, now_seconds() + kSettleSeconds);
   }
   state_.phase = Phase::kSettling;

@@ -34,7 +34,7 @@ class Supervisor {
   // How long other failures are waited for: after a failure that can be the cause, and after one
   // that follows from another. A Python rank that fails closes its connections while it shuts down,
   // so those who lose them end earlier, on a busy machine many seconds; the wait is over as soon as
-  // a rank fails that can be the cause.
+  // a rank fails that can be the cause, or none is left that could.
   static constexpr double kSettleSeconds = 0.1;
   static constexpr double kLostOthersSeconds = 15;  // after a communication error
   static constexpr double kConsequenceSeconds = 3;  // after SIGTERM or SIGPIPE
