@@ -42,7 +42,7 @@ class Outcome:
     seconds: float = 0.0
 
     def describe(self) -> str:
-        return f"rank {self.rank} {self.kind}: {self.value}\n{self.log[-3000:]}"
+        return f"rank {self.rank} {self.kind}: {self.value}\n{self.log[-6000:]}"
 
 
 class JobFailed(AssertionError):
@@ -108,6 +108,7 @@ class RankPool:
                 if found[rank].kind != "value":
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         for rank in waiting.values():
+            self.workers[rank].say_where()
             text = f"no answer within {time.monotonic() - start:.0f} s"
             found[rank] = Outcome(rank, "silent", text, self.workers[rank].log())
         return [found[r] for r in range(ranks)]
@@ -139,6 +140,11 @@ class _Worker:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return Outcome(self.rank, "died", how, self.log(), seconds)
         return Outcome(self.rank, kind, value, self.log(), seconds)
+
+    def say_where(self):
+        """The stacks of its threads go to its log. A stopped process says nothing."""
+        os.kill(self.process.pid, signal.SIGUSR1)
+        time.sleep(0.2)
 
     def log(self) -> str:
         """What the rank has printed since the job began."""

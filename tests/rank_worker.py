@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import pickle
+import signal
 import threading
 import traceback
 from datetime import timedelta
@@ -67,6 +68,7 @@ def main(channel, rank, backend, env, output):
     )
     gc.freeze()  # collections take 0.2 s with all that torch and transformers have made
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where a silent rank is
     end_with_parent()
     torch.set_num_threads(1)
     while True:

@@ -85,6 +85,15 @@ def make_tokens(shape: Shape) -> torch.Tensor:
     return torch.randint(0, vocabulary, (shape.sequences, shape.length), device=device())
 
 
+def check_numbers(loss: float | None, grad_norm: float | None, skipped: bool) -> None:
+    """Products of numbers that are not finite, and updates that are left out, are faster."""
+    finite = all(value is not None and math.isfinite(value) for value in (loss, grad_norm))
+    if skipped or not finite:
+        raise RuntimeError(
+            f"loss {loss}, gradient norm {grad_norm}, skipped: {skipped}: the time says nothing"
+        )
+
+
 # ---- rows
 
 
@@ -107,10 +116,17 @@ def engine(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
     tokens = make_tokens(shape)
 
     def step() -> None:
-        trained.backward(trained(input_ids=tokens, labels=tokens).loss)
+        nonlocal last
+        loss = trained(input_ids=tokens, labels=tokens).loss
+        trained.backward(loss)
         trained.step()
+        last = loss.detach()
 
-    return timed(step, options)
+    last = torch.zeros(())
+    result = timed(step, options)
+    numbers = {"loss": last.item(), "grad_norm": float(trained.get_global_grad_norm())}
+    check_numbers(*numbers.values(), skipped=trained.skipped_steps > 0)
+    return {**result, **numbers}
 
 
 def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +144,8 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
         lines = (folder / "output" / "log.jsonl").read_text().splitlines()
     records = [r for r in map(json.loads, lines) if r["kind"] == "step"][options["warmup"] - 1 :]
-    wrong = [r["step"] for r in records if r["loss"] is None or not math.isfinite(r["loss"])]
-    if wrong:  # products of such numbers are faster than others
-        raise RuntimeError(f"the loss of step {wrong[0]} is not finite: its time says nothing")
+    for record in records:
+        check_numbers(record["loss"], record["grad_norm"], record["skipped"])
     seconds = [record["seconds"] for record in records]
     every = options["steps"]
     times = [(b - a) / every * 1e3 for a, b in zip(seconds, seconds[every:], strict=False)]
@@ -138,7 +153,8 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "ms": statistics.median(times[::every]),
         "peak_gib": peak,
-        "losses": [records[0]["loss"], records[-1]["loss"]],
+        "loss": records[-1]["loss"],
+        "grad_norm": records[-1]["grad_norm"],
     }
 
 

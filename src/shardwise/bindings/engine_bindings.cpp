@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shardwise/base/check.h"
+#include "shardwise/bindings/end_without_gil.h"
 #include "shardwise/bindings/module_hooks.h"
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/comm/meeting_point.h"
@@ -88,7 +89,7 @@ std::shared_ptr<train::Engine> make_engine(const config::Resolved& config, at::D
   const train::EngineOptions options{
       .config = config.config(), .device = device, .rule = rule, .settings = settings};
   const py::gil_scoped_release unlocked;
-  return std::make_shared<train::Engine>(options, channels, std::move(specs));
+  return end_without_gil(std::make_shared<train::Engine>(options, channels, std::move(specs)));
 }
 
 py::object last_result(train::Engine& engine) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "shardwise/bindings/end_without_gil.h"
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/comm/rank_group.h"
 #include "shardwise/zero/early_shard.h"
@@ -36,7 +37,7 @@ std::shared_ptr<comm::Channel> make_channel(const c10::intrusive_ptr<c10d::Proce
                                             at::Device device, double timeout_seconds) {
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_seconds * 1000));
   const auto backend = group ? group->getBackend(device.type()) : nullptr;
-  return comm::make_channel(backend, device, timeout, "construction");
+  return end_without_gil(comm::make_channel(backend, device, timeout, "construction"));
 }
 
 void register_early_shards(py::module_& module) {
