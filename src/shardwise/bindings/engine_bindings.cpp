@@ -211,15 +211,19 @@ py::list pieces(const train::Engine& engine) {
   return list;
 }
 
-// `update` gets a list of tensors and Nones.
+// `update` gets a list of tensors and Nones. The engine may end without the GIL.
 void set_outside_update(train::Engine& engine, const py::function& update) {
-  engine.optimizer()->set_outside_update([update](const std::vector<at::Tensor>& gradients) {
+  const std::shared_ptr<py::function> held(new py::function(update), [](py::function* function) {
+    const py::gil_scoped_acquire locked;
+    delete function;
+  });
+  engine.optimizer()->set_outside_update([held](const std::vector<at::Tensor>& gradients) {
     const py::gil_scoped_acquire locked;
     py::list list;
     for (const at::Tensor& gradient : gradients) {
       list.append(gradient.defined() ? py::cast(gradient) : py::object(py::none()));
     }
-    update(list);
+    (*held)(list);
   });
 }
 
