@@ -117,9 +117,8 @@ class Whereabouts:
 
 def _end(stop: threading.Event, thread: threading.Thread) -> None:
     stop.set()
-    if (
-        thread is not threading.current_thread()
-    ):  # its own end is that of an engine that was dropped
+    # This thread itself ends here where it was the last to hold an engine that was dropped.
+    if thread is not threading.current_thread():
         thread.join(4 * EVERY_SECONDS)  # longer only where the store has lost its other end
 
 
