@@ -73,19 +73,37 @@ def test_one_process_sends_nothing(stage, pool):
 
 def test_the_default_keeps_what_it_needs_at_once(pool):
     """The last unit of forward is the first of backward: kept, it saves its second gather."""
-    kept, dropped = pool.run(gathers_with_and_without_keeping, ranks=2)[0]
-    assert kept["all_gather"]["elements"] < dropped["all_gather"]["elements"]
+    settings = [{}, {"shardwise": {"keep_last_unit": False}}]
+    (kept, _), (dropped, _) = pool.run(gathers_with, settings, ranks=2)[0]
+    assert kept < dropped
 
 
-def gathers_with_and_without_keeping():
+def test_units_that_are_reused_soon_stay_gathered(pool):
+    """As far as the distance and the number of gathered elements allow; no number changes."""
+    block = sum(p.numel() for p in models.build("mlp").blocks[0].parameters())
+    distances = [0, 3 * block, 10**9]
+    settings = [{"zero": {"stage3_max_reuse_distance": distance}} for distance in distances]
+    limited = {"stage3_max_reuse_distance": 10**9, "stage3_max_live_parameters": block}
+    dropping = {"shardwise": {"keep_last_unit": False}}
+    runs = pool.run(gathers_with, [*settings, {"zero": limited}, dropping], ranks=2)[0]
+    (never, weights), (some, _), (always, _), (few, _), (twice, _) = runs
+    assert always < some < never and always < few
+    assert always * 2 == twice
+    for _, others in runs:
+        assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+def gathers_with(settings):
+    """For each of the settings the elements gathered in the last of three steps, and the weights
+    then."""
     found = []
-    for keep in (True, False):
+    for setting in settings:
         case = Case(3, "mlp")
-        config = parity.config_of(case, shardwise={"keep_last_unit": keep})
-        with parity.make_engine(models.build("mlp"), config) as engine:
+        with parity.make_engine(models.build("mlp"), parity.config_of(case, **setting)) as engine:
             for step in range(3):
                 engine.reset_comm_counters()
                 parity.accumulate(engine, case, step, "cpu")
                 engine.step()
-            found.append(engine.comm_counters())
+            gathered = engine.comm_counters()["all_gather"]["elements"]
+            found.append((gathered, list(engine.state_dict().values())))
     return found

@@ -38,6 +38,7 @@ struct ZeroConfig {
   std::int64_t param_persistence_threshold = 100'000;  // units up to this size stay gathered
   std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_live_parameters = 1'000'000'000;  // gathered elements at one time
+  std::int64_t max_reuse_distance = 0;     // elements between uses of a unit that stays gathered
   std::string offload_optimizer = "none";  // where masters and states rest: none (device), cpu
   std::vector<std::string> leaf_module_classes;
   std::vector<std::string> leaf_module_names;

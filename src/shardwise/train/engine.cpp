@@ -86,6 +86,7 @@ zero::GathererOptions gatherer_options(const config::Config& config,
   options.prefetch_depth =
       !config.zero.overlap_comm || bucket == 0 ? 0 : (bucket <= largest ? 1 : 2);
   options.max_live_elements = config.zero.max_live_parameters;
+  options.max_reuse_elements = config.zero.max_reuse_distance;
   options.keep_last = config.own.keep_last_unit;
   options.poison = config.own.poison_released;
   return options;

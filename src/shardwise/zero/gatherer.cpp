@@ -110,25 +110,44 @@ void Gatherer::hold(int unit) {
 }
 
 void Gatherer::let_go(int unit) {
-  if (--entries_[unit].holders <= 0 && !(options_.keep_last && needed_next(unit))) {
+  if (--entries_[unit].holders > 0) {
+    return;
+  }
+  const bool kept = (options_.keep_last && needed_next(unit)) ||
+                    (live_elements_ <= options_.max_live_elements && needed_soon(unit));
+  if (!kept) {
     drop(unit);
   }
+}
+
+bool Gatherer::uses(int user, int unit) const {
+  const std::vector<int>& used = registry_.unit(user).uses;
+  return user == unit || std::find(used.begin(), used.end(), unit) != used.end();
 }
 
 // Whether the next unit to be acquired that is not gathered already is `unit` itself, or uses it.
 bool Gatherer::needed_next(int unit) const {
   for (const int next : order_.ahead()) {
-    if (next == unit) {
+    if (uses(next, unit)) {
       return true;
-    }
-    for (const int used : registry_.unit(next).uses) {
-      if (used == unit) {
-        return true;
-      }
     }
     if (entries_[next].state == State::kReleased) {
       return false;
     }
+  }
+  return false;
+}
+
+bool Gatherer::needed_soon(int unit) const {
+  std::int64_t left = options_.max_reuse_elements;
+  for (const int next : order_.ahead()) {
+    if (left <= 0) {
+      return false;
+    }
+    if (uses(next, unit)) {
+      return true;
+    }
+    left -= registry_.unit(next).numel();
   }
   return false;
 }

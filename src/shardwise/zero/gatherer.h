@@ -18,6 +18,9 @@ struct GathererOptions {
   // A unit that is needed again right after its release (the last block between forward and
   // backward) stays gathered.
   bool keep_last = true;
+  // So does one that is needed again after other units of less than this many elements, while no
+  // more than max_live_elements are gathered.
+  std::int64_t max_reuse_elements = 0;
   bool poison = false;  // fill buffers with NaN on release
 };
 
@@ -80,7 +83,9 @@ class Gatherer {
   void hold(int unit);
   void let_go(int unit);
   void prefetch();
+  bool uses(int user, int unit) const;
   bool needed_next(int unit) const;
+  bool needed_soon(int unit) const;
 
   const params::Registry& registry_;
   comm::Channel& channel_;

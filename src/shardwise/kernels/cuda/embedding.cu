@@ -65,6 +65,7 @@ template <typename T>
 __global__ __launch_bounds__(kThreads, 8) void tile_kernel(const Arguments a) {
   __shared__ std::int64_t ids[kTile + 2];  // with a neighbour on both sides, or −1
   __shared__ std::int64_t order[kTile];
+  wait_for_kernel_before();
   let_kernel_behind_begin();
   const std::int64_t tile = blockIdx.x;
   const std::int64_t begin = tile * kTile;
@@ -173,9 +174,8 @@ void embedding_backward(const Place& place, const EmbeddingShape& shape,
   constexpr std::int64_t kPerBlock = kWide * kThreads;
   const dim3 grid(grid_size(tiles), grid_size((shape.width + kPerBlock - 1) / kPerBlock));
   with_type(shape.dtype, [&]<typename T>() {
-    tile_kernel<T><<<grid, kThreads, 0, stream_of(place)>>>(arguments);
-    check_launch("embedding_backward");
-    launch_behind(crossing_kernel<T>, grid, kThreads, place, arguments, tiles);
+    launch_behind(tile_kernel<T>, grid, kThreads, 0, place, arguments);
+    launch_behind(crossing_kernel<T>, grid, kThreads, 0, place, arguments, tiles);
   });
 }
 

@@ -45,16 +45,19 @@ inline bool is_hopper_or_newer() {
 }
 
 // Launches a kernel whose blocks may begin while the kernel before it in the stream still runs, and
-// which call wait_for_kernel_before() first: the time to start a kernel is hidden.
+// which call wait_for_kernel_before() before they touch memory: the time to start a kernel is
+// hidden, all of it where the kernel before calls let_kernel_behind_begin() too. That comes after
+// the latter's own wait, so that a kernel begins when everything before its predecessor is done.
 template <typename... Parameters, typename... Arguments>
-void launch_behind(void (*kernel)(Parameters...), dim3 grid, dim3 threads, const Place& place,
-                   const Arguments&... arguments) {
+void launch_behind(void (*kernel)(Parameters...), dim3 grid, dim3 threads, int shared_bytes,
+                   const Place& place, const Arguments&... arguments) {
   cudaLaunchAttribute behind = {};
   behind.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   behind.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = threads;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream_of(place);
   config.attrs = &behind;
   config.numAttrs = is_hopper_or_newer() ? 1 : 0;

@@ -292,6 +292,8 @@ __global__ __launch_bounds__(kThreads) void forward_kernel(const Layout layout,
   __shared__ Meeting<1> meeting;
   int side = 0;
   const RowGroup group(layout.warps);
+  wait_for_kernel_before();
+  let_kernel_behind_begin();
   Rows<T, kVectors> rows(layout, group, a.input, a.residual);
   Weights weights(shared, group);
   Weights biases(shared + 2 * kVectors * layout.warps * kWarp, group);
@@ -392,9 +394,10 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
                                                                const NormBackward a) {
   extern __shared__ float4 shared[];  // weights, then sums
   __shared__ Meeting<kCentred ? 2 : 1> meeting;
-  let_kernel_behind_begin();
   int side = 0;
   const RowGroup group(layout.warps);
+  wait_for_kernel_before();
+  let_kernel_behind_begin();
   Rows<T, kVectors> rows(layout, group, a.x, a.output_gradient);
   Weights weights(shared, group);
   weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
@@ -486,6 +489,7 @@ template <typename T>
 __global__ __launch_bounds__(kThreads) void plain_forward_kernel(const Layout layout,
                                                                  const NormForward a) {
   __shared__ Meeting<1> meeting;
+  wait_for_kernel_before();
   int side = 0;
   const RowGroup group(kWarps);
   const int thread = static_cast<int>(threadIdx.x);
@@ -536,6 +540,7 @@ template <typename T>
 __global__ __launch_bounds__(kThreads) void plain_backward_kernel(const Layout layout,
                                                                   const NormBackward a) {
   __shared__ Meeting<2> meeting;
+  wait_for_kernel_before();
   int side = 0;
   const RowGroup group(kWarps);
   const int thread = static_cast<int>(threadIdx.x);
@@ -593,6 +598,7 @@ __global__ __launch_bounds__(kWarp* kSumRows) void sum_partials_kernel(const flo
                                                                        void* bias) {
   __shared__ float sums[kSumRows][kWarp];
   wait_for_kernel_before();
+  let_kernel_behind_begin();
   const int column = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
   const float* from = partials + static_cast<std::int64_t>(blockIdx.y) * count * width + column;
   float sum = 0.0F;
@@ -664,8 +670,7 @@ template <typename Arrays>
 void launch(const Place& place, const Plan& plan, void (*kernel)(Layout, Arrays), int bytes,
             const Arrays& arrays) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "norm");
-  kernel<<<grid_size(plan.blocks), plan.threads, bytes, stream_of(place)>>>(plan.layout, arrays);
-  check_launch("norm");
+  launch_behind(kernel, grid_size(plan.blocks), plan.threads, bytes, place, plan.layout, arrays);
 }
 
 template <typename T, int kVectors>
@@ -720,8 +725,9 @@ void norm_backward(const Place& place, const NormShape& shape, const NormBackwar
   }
   if (sums) {
     const dim3 grid(grid_size((shape.width + kWarp - 1) / kWarp), shape.centred ? 2 : 1);
-    launch_behind(sum_partials_kernel, grid, dim3(kWarp, kSumRows), place, a.partials, plan.blocks,
-                  plan.layout.width, shape.weight_dtype, a.weight_gradient, a.bias_gradient);
+    launch_behind(sum_partials_kernel, grid, dim3(kWarp, kSumRows), 0, place, a.partials,
+                  plan.blocks, plan.layout.width, shape.weight_dtype, a.weight_gradient,
+                  a.bias_gradient);
   }
 }
 
