@@ -78,7 +78,7 @@ test-gpu:
 
 # PRESET=asan (addresses and undefined behaviour) or tsan (threads): the C++ tests under sanitizers.
 sanitize: configure
-	@$(NINJA)
+	@$(NINJA) $(if $(filter tsan,$(PRESET)),torch_free_tests comm_tests,all)
 	tools/sanitizers/run.sh $(BUILD)
 
 # The reference page of the configuration is made from the field list in the program.

@@ -1,5 +1,5 @@
-# Two test programs from the *_test.cpp beside the sources: torch_free_tests for the modules without
-# torch, torch_tests for the others.
+# Three test programs from the *_test.cpp beside the sources: torch_free_tests for the modules without
+# torch, comm_tests for the communication core, torch_tests for the others.
 
 if(NOT SW_TESTS)
   return()
@@ -32,6 +32,10 @@ if(SW_WITH_CUDA)
   set(cudart CUDA::cudart_static)
 endif()
 sw_test_program(torch_free_tests FALSE "${torch_free_tests}" ${torch_free_targets} ${cudart})
+set(comm_tests "${torch_tests}")
+list(FILTER comm_tests INCLUDE REGEX "/shardwise/comm/")
+list(FILTER torch_tests EXCLUDE REGEX "/shardwise/comm/")
+sw_test_program(comm_tests TRUE "${comm_tests}" sw_comm sw_device ${torch_free_targets} ${cudart})
 sw_test_program(torch_tests TRUE "${torch_tests}" shardwise)
 
 # Programs over the C++ front that the Python tests run, in build/programs.
