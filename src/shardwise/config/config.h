@@ -135,6 +135,13 @@ struct SchedulerConfig {
   SchedulerParams params;
 };
 
+// Steps that rank 0 records; see diagnostics/trace_recorder.h.
+struct TraceConfig {
+  std::int64_t first_step = 0;  // counted from 1; 0: no trace
+  std::int64_t steps = 3;
+  std::string path = "trace.json";
+};
+
 // The section "shardwise".
 struct OwnConfig {
   std::vector<std::string> units;  // block class names or module paths; empty: found by repetition
@@ -151,6 +158,7 @@ struct OwnConfig {
   bool keep_last_unit = true;        // stage 3: no gather between forward and backward
   bool poison_released = false;      // fill gather buffers with NaN on release
   double timeout_seconds = 300;
+  TraceConfig trace;
 };
 
 struct Config {

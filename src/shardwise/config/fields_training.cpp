@@ -149,6 +149,18 @@ void add_own_fields(FieldList& list) {
             "many hold replicas. 0: all ranks.",
             SW_MEMBER(own.hybrid_shard_size))
       .derived();
+  list.section(
+      "shardwise.trace",
+      "A trace of a few steps of rank 0, which chrome://tracing and ui.perfetto.dev show.");
+  list.acts("shardwise.trace.first_step", integer(0).min(0),
+            "Optimizer step, counted from 1, with which it begins; 0: no trace.",
+            SW_MEMBER(own.trace.first_step));
+  list.acts("shardwise.trace.steps", integer(0).min(1), "Optimizer steps that it covers.",
+            SW_MEMBER(own.trace.steps));
+  list.acts("shardwise.trace.path", text(""),
+            "File for it; a relative path is taken from a job file's folder, in Python from the "
+            "working directory.",
+            SW_MEMBER(own.trace.path));
 }
 
 }  // namespace shardwise::config

@@ -154,9 +154,11 @@ Job load_job(const std::string& path, const std::vector<Override>& overrides,
   if (document.is_object()) {  // what else it is, is reported when it is read
     apply_overrides(overrides, document, draft);
   }
-  const auto state = resolve(document, std::move(draft));
+  const auto state = std::make_shared<Resolved::State>(*resolve(document, std::move(draft)));
   JobSections sections = make_job_sections(state->entries);
-  Anchor(path).move_all(sections);
+  const Anchor folder(path);
+  folder.move_all(sections);
+  folder.move(state->config.own.trace.path);
   return {std::move(sections), path, Resolved(state)};
 }
 

@@ -108,6 +108,10 @@ zero::ReducerOptions reducer_options(const config::Config& config, const zero::Z
           .travel_dtype = travel_dtype};
 }
 
+config::TraceConfig trace_on(int rank, const config::Config& config) {
+  return rank == 0 ? config.own.trace : config::TraceConfig{};
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
@@ -128,7 +132,8 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
       driver_(std::make_shared<zero::UnitDriver>(registry_, gatherer_, reducer_, plan_, channels_,
                                                  window_)),
       tensors_({registry_, gatherer_, reducer_, optimizer_}, channels_, plan_,
-               [this] { return gradient_factor(); }) {
+               [this] { return gradient_factor(); }),
+      trace_(trace_on(channels_.everybody().rank(), options.config), options.device) {
   if (!options_.rule.name.empty()) {
     optimizer_ = std::make_unique<zero::ShardedOptimizer>(
         registry_, reducer_,
@@ -310,6 +315,7 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   if (every > 0 && last_step_.number % every == 0) {
     zero::check_replicas(channels_, registry_);
   }
+  trace_.after_step(last_step_.number);
 }
 
 void Engine::exchange_records(const kernels::Place& place) {

@@ -13,6 +13,7 @@
 
 #include "shardwise/comm/mesh.h"
 #include "shardwise/config/config.h"
+#include "shardwise/diagnostics/trace_recorder.h"
 #include "shardwise/optim/update_rule.h"
 #include "shardwise/params/registry.h"
 #include "shardwise/zero/accumulation_window.h"
@@ -139,6 +140,7 @@ class Engine {
   std::shared_ptr<zero::UnitDriver> driver_;
   zero::TensorAccess tensors_;
   LastStep last_step_;
+  diagnostics::TraceRecorder trace_;
 };
 
 }  // namespace shardwise::train
