@@ -39,16 +39,64 @@ void initialize(const ModelConfig& config, const NamedParameter& parameter,
   }
 }
 
+// Gives parameters their values in the order in which a model lists them, whoever asks first: all
+// numbers come from one generator.
+class RandomValues {
+ public:
+  RandomValues(ModelConfig config, std::vector<NamedParameter> parameters, std::uint64_t seed)
+      : config_(std::move(config)),
+        parameters_(std::move(parameters)),
+        // A Mersenne twister, which takes 32 bits of seed: fold the upper half in.
+        generator_(at::make_generator<at::CPUGeneratorImpl>(seed ^ (seed >> 32))) {}
+
+  // The parameter of this number; it and those before it have their values.
+  const at::Tensor& filled(std::size_t index) {
+    const at::NoGradGuard no_grad;
+    for (; next_ <= index; ++next_) {
+      initialize(config_, parameters_.at(next_), generator_);
+    }
+    return parameters_[index].tensor;
+  }
+
+ private:
+  ModelConfig config_;
+  std::vector<NamedParameter> parameters_;
+  at::Generator generator_;
+  std::size_t next_ = 0;
+};
+
+class RandomSource : public params::ValueSource {
+ public:
+  RandomSource(std::shared_ptr<RandomValues> values, std::size_t index)
+      : values_(std::move(values)), index_(index) {}
+  at::Tensor take() override { return values_->filled(index_).detach(); }
+  // Machines may differ in a last bit.
+  bool same_on_all_ranks() const override { return false; }
+
+ private:
+  std::shared_ptr<RandomValues> values_;
+  std::size_t index_;
+};
+
 }  // namespace
 
 Model make_model(const ModelConfig& config, std::uint64_t seed) {
+  check_memory(config);
   Model model(config, make_layers(config, at::kCPU));
-  const at::NoGradGuard no_grad;
-  // A Mersenne twister, which takes 32 bits of seed: fold the upper half in.
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed ^ (seed >> 32));
-  for (const NamedParameter& parameter : model.parameters()) {
-    initialize(config, parameter, generator);
+  const std::vector<NamedParameter> parameters = model.parameters();
+  RandomValues(config, parameters, seed).filled(parameters.size() - 1);
+  return model;
+}
+
+// Memory that nobody has written takes no room, so the layers can be made as they are.
+Model make_model_for(at::Device device, const ModelConfig& config, std::uint64_t seed) {
+  if (device.is_cpu()) {
+    check_memory(config);
   }
+  Model model(config, make_layers(config, at::kCPU));
+  const auto values = std::make_shared<RandomValues>(config, model.parameters(), seed);
+  model.give_values_later(
+      [values](std::size_t index) { return std::make_shared<RandomSource>(values, index); });
   return model;
 }
 

@@ -36,18 +36,6 @@ class Head : public Layer {
   bool tied_;
 };
 
-void check_memory(const ModelConfig& config) {
-  const double needed = 4.0 * static_cast<double>(parameter_count(config));
-  const double present =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  SW_USER_CHECK(DataError, needed <= present, config.source,
-                ": vocab_size, hidden_size, layers and inner size: in fp32 the ",
-                parameter_count(config), " parameters need ", needed / kGiB,
-                " GiB and this machine has ", present / kGiB,
-                " GiB of memory; use a smaller model or a larger machine");
-}
-
 }  // namespace
 
 at::Tensor new_parameter(at::IntArrayRef sizes, at::Device device) {
@@ -153,11 +141,20 @@ std::unique_ptr<Layer> make_head(const ModelConfig& config, const at::Tensor& em
 }
 
 std::vector<std::unique_ptr<Layer>> make_layers(const ModelConfig& config, at::Device device) {
-  if (!device.is_meta()) {
-    check_memory(config);
-  }
   return config.family() == Family::kGpt2 ? make_gpt2_layers(config, device)
                                           : make_llama_layers(config, device);
+}
+
+void check_memory(const ModelConfig& config) {
+  const double needed = 4.0 * static_cast<double>(parameter_count(config));
+  const double present =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  SW_USER_CHECK(DataError, needed <= present, config.source,
+                ": vocab_size, hidden_size, layers and inner size: in fp32 the ",
+                parameter_count(config), " parameters need ", needed / kGiB,
+                " GiB and this machine has ", present / kGiB,
+                " GiB of memory; use a smaller model or a larger machine");
 }
 
 }  // namespace shardwise::models

@@ -69,8 +69,10 @@ std::unique_ptr<Layer> make_head(const ModelConfig& config, const at::Tensor& em
 // All layers of a family in order, with uninitialised parameters on `device`.
 std::vector<std::unique_ptr<Layer>> make_gpt2_layers(const ModelConfig& config, at::Device device);
 std::vector<std::unique_ptr<Layer>> make_llama_layers(const ModelConfig& config, at::Device device);
-// The same for whichever family it is. Throws DataError where the parameters would not fit into
-// this machine's memory.
+// The same for whichever family it is.
 std::vector<std::unique_ptr<Layer>> make_layers(const ModelConfig& config, at::Device device);
+
+// Throws DataError where the parameters in fp32 would not fit into this machine's memory.
+void check_memory(const ModelConfig& config);
 
 }  // namespace shardwise::models

@@ -111,6 +111,7 @@ std::int64_t Model::parameter_count() const { return models::parameter_count(con
 
 std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
   std::vector<params::UnitSpec> specs;
+  std::size_t index = 0;
   for (const auto& layer : layers_) {
     params::UnitSpec& spec = specs.emplace_back();
     spec.name = layer->name();
@@ -120,8 +121,9 @@ std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
                                  .tensor = std::move(parameter.tensor),
                                  .dtype = dtype,
                                  .group = 0,
-                                 .source = nullptr,
+                                 .source = sources_ ? sources_(index) : nullptr,
                                  .travel = std::nullopt});
+      ++index;
     }
   }
   if (config_.tied) {

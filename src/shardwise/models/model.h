@@ -97,6 +97,10 @@ class Model {
   // One unit a layer, for the engine; `dtype` is the dtype to train in. A head that is tied to the
   // embedding has no parameters of its own and lists the embedding's unit in `uses`.
   std::vector<params::UnitSpec> units(at::ScalarType dtype) const;
+  // From now on units() lists parameters without values: `make` gives the source of those of
+  // parameters()[index].
+  using SourceMaker = std::function<std::shared_ptr<params::ValueSource>(std::size_t index)>;
+  void give_values_later(SourceMaker make) { sources_ = std::move(make); }
 
  private:
   using LastStep = std::function<at::Tensor(const Layer& head, const at::Tensor& hidden)>;
@@ -105,6 +109,7 @@ class Model {
 
   ModelConfig config_;
   std::vector<std::shared_ptr<const Layer>> layers_;  // graphs that recompute them hold them too
+  SourceMaker sources_;                               // empty: parameters hold their values
   PassContext context_;
 };
 
@@ -116,6 +121,11 @@ at::Tensor next_token_targets(const at::Tensor& tokens);
 // residual projections, ones and zeros), the same for the same seed; fp32, on the CPU. Throws
 // DataError for a model that does not fit into this machine's memory, before allocating.
 Model make_model(const ModelConfig& config, std::uint64_t seed);
+
+// The same for an engine that trains on `device` and takes over units(): each parameter gets its
+// values when its unit is taken, so that the memory of the host holds one unit at a time. Throws
+// DataError as make_model does where `device` is the CPU.
+Model make_model_for(at::Device device, const ModelConfig& config, std::uint64_t seed);
 
 // Weights and config.json from a Hugging Face folder, converted to fp32. A tied head may be stored
 // under either name or twice; folders of the model without its head (no "model." or "transformer."

@@ -98,6 +98,57 @@ TEST_P(ModelFamilies, UnitsAreTheLayersWithEveryParameterOnce) {
   EXPECT_EQ(names.size(), model.parameters().size());
 }
 
+std::vector<at::Tensor> values_when_taken(const char* text, bool from_the_end) {
+  const ModelConfig config = read_model_config(io::JsonView::parse(text, "config.json"));
+  const Model model = make_model_for(at::kCPU, config, /*seed=*/7);
+  std::vector<std::shared_ptr<params::ValueSource>> sources;
+  for (const params::UnitSpec& unit : model.units(at::kBFloat16)) {
+    for (const params::ParameterSpec& parameter : unit.parameters) {
+      sources.push_back(parameter.source);
+    }
+  }
+  std::vector<at::Tensor> values(sources.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const std::size_t at = from_the_end ? sources.size() - 1 - i : i;
+    EXPECT_FALSE(sources[at]->same_on_all_ranks());
+    values[at] = sources[at]->take();
+  }
+  return values;
+}
+
+TEST_P(ModelFamilies, ValuesThatComeLaterAreTheSameInAnyOrder) {
+  const Model model = make(GetParam());
+  const std::vector<NamedParameter> expected = model.parameters();
+  for (bool from_the_end : {false, true}) {
+    const std::vector<at::Tensor> values = values_when_taken(GetParam(), from_the_end);
+    ASSERT_EQ(values.size(), expected.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_TRUE(at::equal(values[i], expected[i].tensor)) << expected[i].name;
+    }
+  }
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t size = 0;
+  std::int64_t resident = 0;
+  file >> size >> resident;
+  return resident * 4096;
+}
+
+TEST(ModelUnits, ValuesThatComeLaterTakeNoMemoryBefore) {
+  constexpr const char* kWide = R"({"model_type": "llama", "vocab_size": 65536,
+    "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 1,
+    "num_attention_heads": 8, "max_position_embeddings": 16, "tie_word_embeddings": false})";
+  const ModelConfig config = read_model_config(io::JsonView::parse(kWide, "config.json"));
+  const std::int64_t before = resident_bytes();
+  const Model model = make_model_for(at::kCPU, config, /*seed=*/7);
+  const std::int64_t head = std::int64_t{65536} * 512 * 4;
+  EXPECT_LT(resident_bytes() - before, head / 8);
+  (void)model.units(at::kFloat).front().parameters.front().source->take();
+  EXPECT_GT(resident_bytes() - before, head / 2);
+}
+
 TEST(ModelUnits, ATiedHeadUsesTheEmbedding) {
   const auto units = make(kGpt2).units(at::kFloat);
   EXPECT_TRUE(units.back().parameters.empty());

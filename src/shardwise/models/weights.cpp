@@ -193,6 +193,7 @@ Model load_model(const std::string& folder) {
       io::JsonView::read((std::filesystem::path(folder) / "config.json").string()));
   Weights weights(config, folder);
   check_head_is_there(config, weights);
+  check_memory(config);
   Model model(config, make_layers(config, at::kCPU));
   const at::NoGradGuard no_grad;
   bool first = true;

@@ -315,10 +315,10 @@ void Registry::fill(Segment& segment, const std::vector<ValueSource*>& sources) 
   const at::ScalarType exact = keeps_fp32 ? at::kFloat : segment.dtype;
   const auto numel = segment.layout.numel;
   at::Tensor flat = at::zeros({numel}, at::TensorOptions(exact).device(options_.device));
-  bool equal = true;  // what was built in shards is the same on all ranks
+  bool equal = true;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const Parameter& parameter = segment.parameters[i];
-    equal = equal && sources[i] != nullptr;
+    equal = equal && sources[i] != nullptr && sources[i]->same_on_all_ranks();
     flat.as_strided(parameter.sizes, parameter.strides, parameter.place.begin)
         .copy_(sources[i] != nullptr ? sources[i]->take() : parameter.tensor.detach());
   }

@@ -20,12 +20,15 @@ namespace shardwise::params {
 // The mesh axis that data-parallel ranks lie on; `comm::Mesh` resolves it.
 inline constexpr const char* kShardAxis = "shard";
 
-// The values of a parameter whose own storage is released, because its model was built in shards.
+// The values of a parameter that does not hold them itself: its model was built in shards, or gets
+// its values only now.
 class ValueSource {
  public:
   virtual ~ValueSource() = default;
   // The whole values in the parameter's shape; the source is empty afterwards. Collective.
   virtual at::Tensor take() = 0;
+  // Whether all ranks get the same bits; else rank 0's become everybody's.
+  virtual bool same_on_all_ranks() const { return true; }
 };
 
 // What a front end says about one parameter.

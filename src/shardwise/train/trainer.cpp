@@ -94,8 +94,9 @@ Trainer::Trainer(const config::Job& job, const Rank& rank) : job_(job) {
                          .world_size = rank.world_size,
                          .seed = job_.training.seed,
                          .shuffle = job_.data.shuffle});
-  models::Model model = job_.model.load_weights ? models::load_model(job_.model.path)
-                                                : models::make_model(shape, job_.training.seed);
+  models::Model model = job_.model.load_weights
+                            ? models::load_model(job_.model.path)
+                            : models::make_model_for(rank.device, shape, job_.training.seed);
   // Dropout differs between ranks, everything else is seeded on its own.
   at::manual_seed(job_.training.seed * static_cast<std::uint64_t>(rank.world_size) + rank.rank);
   engine_ = std::make_unique<LayeredEngine>(
