@@ -50,16 +50,3 @@ endfunction()
 
 sw_front_program(parity_native tests/native/parity_main.cpp)
 sw_front_program(example_train examples/cpp/train.cpp)
-
-# Benchmarks of the kernels, made when asked for by name.
-function(sw_bench_program name)
-  add_executable(${name} EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/${name}.cpp")
-  sw_configure_target(${name} FALSE)
-  target_link_libraries(${name} PRIVATE ${torch_free_targets} ${cudart} Threads::Threads ${CMAKE_DL_LIBS})
-endfunction()
-
-sw_bench_program(kernel_bench)
-if(SW_WITH_CUDA)
-  sw_bench_program(kernel_bench_cuda)
-  sw_bench_program(layer_bench_cuda)
-endif()

@@ -24,15 +24,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwise.bench.breakdown import breakdown
 from shardwise.bench.limit import step_limit
+from shardwise.bench.results import present_device as device
+from shardwise.bench.results import print_result
 from shardwise.bench.shapes import SHAPES, Shape
 
-RESULT = "bench result "
+TRACED_STEPS = 3
 RATE = {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
-
-
-def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def engine_config(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +48,8 @@ def engine_config(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def timed(step: Callable[[], Any], options: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds a step, and the peak of the device's memory in GiB."""
+def timed(step: Callable[[], Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds a step, the peak of the device's memory in GiB, kernels where asked for."""
     on_gpu = torch.cuda.is_available()
     times = []
     for _ in range(options["warmup"]):
@@ -65,7 +64,22 @@ def timed(step: Callable[[], Any], options: dict[str, Any]) -> dict[str, float]:
             torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) / options["steps"] * 1e3)
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
-    return {"ms": statistics.median(times), "peak_gib": peak}
+    result = {"ms": statistics.median(times), "peak_gib": peak}
+    if options["breakdown"]:
+        result["breakdown"] = traced(step)
+    return result
+
+
+def traced(step: Callable[[], Any]) -> dict[str, Any]:
+    """Where the time of a few more steps goes."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(TRACED_STEPS):
+                step()
+            torch.cuda.synchronize()
+        profile.export_chrome_trace(str(trace))
+        return breakdown(trace, TRACED_STEPS)
 
 
 def make_model(shape: Shape, options: dict[str, Any], dtype: torch.dtype) -> nn.Module:
@@ -134,7 +148,11 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         steps = options["warmup"] + options["steps"] * options["repeats"]
-        job = native_job(shape, options, folder, steps)
+        traced_steps = TRACED_STEPS if options["breakdown"] else 0
+        job = native_job(shape, options, folder, steps + traced_steps)
+        if traced_steps:
+            trace = {"first_step": steps + 1, "steps": traced_steps, "path": "trace.json"}
+            job["shardwise"]["trace"] = trace
         (folder / "job.json").write_text(json.dumps(job))
         program = options["program"]
         ranks = ["--ranks", str(options["gpus"])]
@@ -143,7 +161,11 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
         lines = (folder / "output" / "log.jsonl").read_text().splitlines()
-    records = [r for r in map(json.loads, lines) if r["kind"] == "step"][options["warmup"] - 1 :]
+        parts = {}
+        if traced_steps:
+            parts["breakdown"] = breakdown(folder / "trace.json", traced_steps)
+    records = [r for r in map(json.loads, lines) if r["kind"] == "step"]
+    records = records[options["warmup"] - 1 : steps]
     for record in records:
         check_numbers(record["loss"], record["grad_norm"], record["skipped"])
     seconds = [record["seconds"] for record in records]
@@ -155,6 +177,7 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
         "peak_gib": peak,
         "loss": records[-1]["loss"],
         "grad_norm": records[-1]["grad_norm"],
+        **parts,
     }
 
 
@@ -192,7 +215,6 @@ def fsdp2(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group("cpu:gloo,cuda:nccl")
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     model = make_model(shape, options, torch.float32)
@@ -257,9 +279,11 @@ ROWS = {row.__name__: row for row in (limit, native, engine, fsdp2, compiled, de
 
 def main(arguments: list[str]) -> int:
     row, shape, options = arguments
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     result = ROWS[row](SHAPES[shape], json.loads(options))
     if int(os.environ.get("RANK", 0)) == 0:
-        print(RESULT + json.dumps(result), flush=True)
+        print_result(result)
     return 0
 
 

@@ -22,7 +22,7 @@ constexpr Command kCommands[] = {
     {"train", "train a model as a job file says, without Python", run_train},
     {"config", "check or print a configuration file, or print the reference", run_config},
     {"data", "make token files of text files", run_data},
-    {"bench", "measure training steps against peers and the limit", run_bench},
+    {"bench", "measure training steps, kernels and collectives", run_bench},
     {"env", "show what was found: torch, CUDA, NCCL, Gloo, CPU features, kernels", run_environment},
 };
 

@@ -68,4 +68,5 @@ PYBIND11_MODULE(_C, module) {
   shardwise::bindings::register_engine(module);
   shardwise::bindings::register_optim(module);
   shardwise::bindings::register_models(module);
+  shardwise::bindings::register_bench(module);
 }

@@ -40,10 +40,33 @@ std::shared_ptr<comm::Channel> make_channel(const c10::intrusive_ptr<c10d::Proce
   return end_without_gil(comm::make_channel(backend, device, timeout, "construction"));
 }
 
-void register_early_shards(py::module_& module) {
+// Collectives return when their result is there for the current stream.
+void register_channel(py::module_& module) {
+  constexpr const char* kWho = "Python";
   py::class_<comm::Channel, std::shared_ptr<comm::Channel>>(module, "Channel")
-      .def(py::init(&make_channel), py::arg("group"), py::arg("device"),
-           py::arg("timeout_seconds"));
+      .def(py::init(&make_channel), py::arg("group"), py::arg("device"), py::arg("timeout_seconds"))
+      .def_property_readonly("transport", &comm::Channel::transport_name)
+      .def(
+          "all_gather",
+          [](comm::Channel& channel, const at::Tensor& out, const at::Tensor& input) {
+            channel.all_gather(out, input, kWho)->wait();
+          },
+          py::arg("out"), py::arg("input"), Unlocked())
+      .def(
+          "reduce_scatter",
+          [](comm::Channel& channel, const at::Tensor& out, const at::Tensor& input) {
+            channel.reduce_scatter(out, input, {}, kWho)->wait();
+          },
+          py::arg("out"), py::arg("input"), Unlocked())
+      .def(
+          "all_reduce",
+          [](comm::Channel& channel, const at::Tensor& tensor) {
+            channel.all_reduce(tensor, 1.0, kWho)->wait();
+          },
+          py::arg("tensor"), Unlocked());
+}
+
+void register_early_shards(py::module_& module) {
   py::class_<zero::EarlyShard, std::shared_ptr<zero::EarlyShard>>(module, "EarlyShard")
       .def(py::init([](std::shared_ptr<comm::Channel> channel, at::Device device,
                        const at::Tensor& parameter, at::ScalarType dtype, std::string name) {
@@ -75,6 +98,7 @@ void register_access(py::module_& module) {
 }  // namespace
 
 void register_params(py::module_& module) {
+  register_channel(module);
   register_early_shards(module);
   register_access(module);
 }

@@ -12,5 +12,6 @@ void register_engine(pybind11::module_& module);
 void register_optim(pybind11::module_& module);
 void register_params(pybind11::module_& module);
 void register_models(pybind11::module_& module);
+void register_bench(pybind11::module_& module);
 
 }  // namespace shardwise::bindings
