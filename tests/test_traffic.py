@@ -82,10 +82,10 @@ def test_units_that_are_reused_soon_stay_gathered(pool):
     """As far as the distance and the number of gathered elements allow; no number changes."""
     block = sum(p.numel() for p in models.build("mlp").blocks[0].parameters())
     distances = [0, 3 * block, 10**9]
-    settings = [{"zero": {"stage3_max_reuse_distance": distance}} for distance in distances]
-    limited = {"stage3_max_reuse_distance": 10**9, "stage3_max_live_parameters": block}
+    settings = [{"shardwise": {"max_reuse_distance": distance}} for distance in distances]
+    limited = {**settings[-1], "zero": {"stage3_max_live_parameters": block}}
     dropping = {"shardwise": {"keep_last_unit": False}}
-    runs = pool.run(gathers_with, [*settings, {"zero": limited}, dropping], ranks=2)[0]
+    runs = pool.run(gathers_with, [*settings, limited, dropping], ranks=2)[0]
     (never, weights), (some, _), (always, _), (few, _), (twice, _) = runs
     assert always < some < never and always < few
     assert always * 2 == twice

@@ -35,14 +35,19 @@ RATE = {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 
 
 def engine_config(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
+    kept = 10**15 if options["keep"] else 0
     return {
         "train_micro_batch_size_per_gpu": shape.sequences,
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": options["stage"]},
+        "zero_optimization": {
+            "stage": options["stage"],
+            "stage3_max_live_parameters": max(kept, 10**9),
+        },
         "optimizer": {"type": "AdamW", "params": RATE},
         "gradient_clipping": 1.0,
         "shardwise": {
             "force_communication": options["force"],
+            "max_reuse_distance": kept,
             "activation_checkpointing": "full" if options["recompute"] else "off",
         },
     }

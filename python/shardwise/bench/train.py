@@ -28,7 +28,7 @@ from shardwise.bench.shapes import SHAPES, Shape
 from shardwise.profiling.flops_profiler.peak import peak_flops
 
 TIMEOUT_SECONDS = 600  # of a row; compilation of a large model takes minutes
-DEFAULTS = {"stage": 0, "force": False, "compile": False}
+DEFAULTS = {"stage": 0, "force": False, "keep": False, "compile": False}
 
 
 @dataclass
@@ -46,6 +46,7 @@ ROWS = (
     Row("limit", "limit: products and attention", "limit"),
     Row("native", "native", "native"),
     Row("forced", "native, stage 3, copies forced", "native", {"stage": 3, "force": True}),
+    Row("kept", "native, weights kept until backward", "native", {"stage": 3, "keep": True}),
     Row("engine", "Hugging Face through initialize()", "engine"),
     Row("fsdp2", "FSDP2", "fsdp2"),
     Row("fsdp2-compiled", "FSDP2, compiled", "fsdp2", {"compile": True}),
@@ -67,6 +68,8 @@ def rows_for(keys: list[str], gpus: int) -> list[Row]:
             Row(row.key, row.name, row.function, sharded.get(row.key, row.options), row.needs)
             for row in rows
         ]
+    else:
+        rows = [row for row in rows if row.key != "kept"]
     if not torch.cuda.is_available():
         rows = [row for row in rows if row.function not in GPU_ONLY]
     return rows

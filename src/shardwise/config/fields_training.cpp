@@ -115,6 +115,11 @@ void add_own_fields(FieldList& list) {
   list.acts("shardwise.keep_last_unit", boolean(true),
             "Keep the unit that forward releases last gathered for backward, which needs it first.",
             SW_MEMBER(own.keep_last_unit));
+  list.acts(
+      "shardwise.max_reuse_distance", integer(0).min(0),
+      "Keep a unit gathered that is used again after fewer elements of others than this (stage 3): "
+      "fewer gathers for more memory, up to zero_optimization.max_live_parameters.",
+      SW_MEMBER(zero.max_reuse_distance));
   list.acts("shardwise.poison_released", boolean(false),
             "Fill gather buffers with NaN on release, so that a stale read shows.",
             SW_MEMBER(own.poison_released));

@@ -34,12 +34,6 @@ void add_sharding_fields(FieldList& list) {
             "No unit is gathered ahead or kept beyond this many gathered elements (stage 3).",
             SW_MEMBER(zero.max_live_parameters))
       .alias("stage3_max_live_parameters");
-  list.acts(
-          zero("max_reuse_distance"), integer(0).min(0),
-          "A unit stays gathered if it is used again after less than this many elements of others "
-          "(stage 3): fewer gathers for more memory. DeepSpeed's default is 1e9.",
-          SW_MEMBER(zero.max_reuse_distance))
-      .alias("stage3_max_reuse_distance");
 }
 
 void add_bucket_flags(FieldList& list) {
@@ -65,6 +59,10 @@ void add_bucket_flags(FieldList& list) {
                  "there is one implementation of all stages");
   list.no_effect(zero("sub_group_size"), integer(1'000'000'000).min(1),
                  "Elements that are updated together at stage 3.", "one kernel updates all shards");
+  list.no_effect(zero("max_reuse_distance"), integer(1'000'000'000).min(0),
+                 "Keep a parameter gathered if it is used again within this many elements.",
+                 "units are released after every use; shardwise.max_reuse_distance keeps them")
+      .alias("stage3_max_reuse_distance");
   list.no_effect(zero("use_all_reduce_for_fetch_params"), boolean(false),
                  "Gather parameters by all-reduce.", "a unit is gathered by one all-gather")
       .alias("stage3_use_all_reduce_for_fetch_params");
