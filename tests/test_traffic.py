@@ -81,14 +81,16 @@ def test_the_default_keeps_what_it_needs_at_once(pool):
 def test_units_that_are_reused_soon_stay_gathered(pool):
     """As far as the distance and the number of gathered elements allow; no number changes."""
     block = sum(p.numel() for p in models.build("mlp").blocks[0].parameters())
-    distances = [0, 3 * block, 10**9]
+    # Of five blocks, those that are gathered ahead where backward begins stay anyway. Six blocks are
+    # between the uses of the second one, eight between those of the first.
+    distances = [0, 7 * block, 10**9]
     settings = [{"shardwise": {"max_reuse_distance": distance}} for distance in distances]
     limited = {**settings[-1], "zero": {"stage3_max_live_parameters": block}}
     dropping = {"shardwise": {"keep_last_unit": False}}
     runs = pool.run(gathers_with, [*settings, limited, dropping], ranks=2)[0]
-    (never, weights), (some, _), (always, _), (few, _), (twice, _) = runs
-    assert always < some < never and always < few
-    assert always * 2 == twice
+    (never, weights), (some, _), (always, _), (few, _), (every_time, _) = runs
+    assert always < some < never < every_time
+    assert never <= few
     for _, others in runs:
         assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
 

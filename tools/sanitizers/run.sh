@@ -16,11 +16,13 @@ export OMP_NUM_THREADS=1
 
 programs="torch_free_tests comm_tests torch_tests"
 # Exhaustive tests do the work of the Garbage tests thirty times over, for hours of a sanitizer; the
-# Garbage tests have one thread.
+# Garbage tests have one thread, and a time limit means nothing under the thread sanitizer.
 left_out='Exhaustive.*'
 if [ "$kind" = thread ]; then
   programs="torch_free_tests comm_tests"
-  left_out="$left_out:Garbage.*"
+  # What Gloo locks is not seen, and what it frees looks like a race.
+  left_out="$left_out:Garbage.*:*Gloo*"
+  left_out="$left_out:*.AVocabularyOfAQuarterMillionIsQuick:*.LongWordsTakeNearLinearTime"
 fi
 status=0
 for program in $programs; do
