@@ -161,6 +161,13 @@ def test_a_job_records_the_steps_it_is_asked_for(tmp_path):
         bench_main("trace", str(trace))
 
 
+def test_the_error_of_a_row_is_its_cause():
+    lines = "ValueError: the cause\\nWARNING: later\\n"
+    program = f"import sys; sys.stderr.write('{lines}'); sys.exit(1)"
+    found = results.results_of([sys.executable, "-c", program], {}, timeout_seconds=60)
+    assert found == ([], "ValueError: the cause")
+
+
 class Cosh(torch.nn.Module):
     """Calls an operation that nothing else does, once a forward."""
 

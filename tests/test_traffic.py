@@ -81,8 +81,8 @@ def test_the_default_keeps_what_it_needs_at_once(pool):
 def test_units_that_are_reused_soon_stay_gathered(pool):
     """As far as the distance and the number of gathered elements allow; no number changes."""
     block = sum(p.numel() for p in models.build("mlp").blocks[0].parameters())
-    # Of five blocks, those that are gathered ahead where backward begins stay anyway. Six blocks are
-    # between the uses of the second one, eight between those of the first.
+    # Of five blocks, those that are gathered ahead where backward begins stay anyway. Six blocks
+    # are between the uses of the second one, eight between those of the first.
     distances = [0, 7 * block, 10**9]
     settings = [{"shardwise": {"max_reuse_distance": distance}} for distance in distances]
     limited = {**settings[-1], "zero": {"stage3_max_live_parameters": block}}

@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,9 @@ def results_of(
     if done.returncode == 0 and results:
         return results, ""
     said = [line for line in done.stderr.splitlines() if line.strip()]
-    return results, said[-1][-200:] if said else f"exit status {done.returncode}"
+    errors = [line for line in said if re.search(r"\w(Error|Exception): ", line)]  # warnings follow
+    cause = (errors or said or [f"exit status {done.returncode}"])[-1]
+    return results, cause[-200:]
 
 
 def write_json(path: str | None, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
