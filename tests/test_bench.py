@@ -156,7 +156,7 @@ def test_a_job_records_the_steps_it_is_asked_for(tmp_path):
     assert done.returncode == 0, done.stderr
     # One loss a micro-batch, one micro-batch a step.
     trace = tmp_path / "output" / "trace.json"
-    assert operations(trace, "shardwise::linear_cross_entropy") == 3
+    assert operations(trace, "shardwise::linear_cross_entropy_forward") == 3
     with pytest.raises(SystemExit, match="the trace has no work of a GPU"):
         bench_main("trace", str(trace))
 
