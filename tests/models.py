@@ -4,6 +4,8 @@ Every entry gives the same module in every process for the same seed. Initial we
 values that fp32, bf16 and fp16 all hold exactly, so that every dtype starts from the same point.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -213,14 +215,14 @@ def gpt2():
     )
 
 
-def llama():
+def llama(inner=56):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=WIDTH,
-            intermediate_size=56,
+            intermediate_size=inner,
             num_hidden_layers=3,
             num_attention_heads=4,
             num_key_value_heads=2,
@@ -279,7 +281,22 @@ def lora():
     return model
 
 
-TEXT_MODELS = ("gpt2", "llama", "bert", "checkpointed", "reentrant", "lora")
+def in_fp8(build, recipe):
+    from fp8_reference import in_fp8
+
+    return in_fp8(build(), recipe)
+
+
+# All sizes of matrices are multiples of 16; then with products in fp8 by plain PyTorch.
+FP8 = {
+    "llama16": lambda: llama(inner=64),
+    **{
+        f"{name}-{recipe}": partial(in_fp8, build, recipe)
+        for name, build in (("gpt2", gpt2), ("llama", llama), ("llama16", partial(llama, 64)))
+        for recipe in ("tensorwise", "rowwise")
+    },
+}
+TEXT_MODELS = ("gpt2", "llama", "bert", "checkpointed", "reentrant", "lora", *FP8)
 BUILDERS = {
     "mlp": Mlp,
     "gpt2": gpt2,
@@ -295,4 +312,5 @@ BUILDERS = {
     "reused": Reused,
     "tiny": TinyParameters,
     "blocks": BlocksOnly,
+    **FP8,
 }

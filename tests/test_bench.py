@@ -50,6 +50,15 @@ def test_a_table_and_its_json(tmp_path):
         assert row["tokens_per_second"] * row["ms"] == pytest.approx(2 * 128 * 1e3)
 
 
+def test_rows_in_fp8(tmp_path):
+    keys = {"fp8-tensorwise": "native, fp8 tensorwise", "fp8-rowwise": "native, fp8 rowwise"}
+    table = table_of(tmp_path / "table.json", *SHORT, ",".join(["native", *keys]))
+    losses = {row["name"]: row["loss"] for row in table["rows"]}
+    plain = losses.pop("native")
+    assert list(losses) == list(keys.values())
+    assert all(loss != plain for loss in losses.values())
+
+
 @pytest.mark.parametrize(
     "words,message",
     [
@@ -148,7 +157,7 @@ def operations(trace, name):
 
 
 def test_a_job_records_the_steps_it_is_asked_for(tmp_path):
-    options = {"stage": 3, "force": False, "keep": True, "recompute": False, "gpus": 2}
+    options = {"stage": 3, "force": False, "keep": True, "recompute": False, "fp8": "off", "gpus": 2}
     job = rows.native_job(SHAPES["tiny"], options, tmp_path, steps=5)
     job["shardwise"]["trace"] = {"first_step": 2, "steps": 3, "path": "output/trace.json"}
     (tmp_path / "job.json").write_text(json.dumps(job))

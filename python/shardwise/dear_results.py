@@ -21,6 +21,7 @@ DEAR = frozenset(
         _aten._scaled_mm.default,
         _aten._grouped_mm.default,
         torch.ops.shardwise.joined_linear_forward.default,
+        torch.ops.shardwise.scaled_product.default,
         _aten._scaled_dot_product_flash_attention.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten._scaled_dot_product_efficient_attention.default,

@@ -23,20 +23,25 @@ class ReplacedForwards:
         self.checkpoint_inputs = inputs_of_engine(engine.resolved_config)
         self._adoption = self._adopt(engine, wiring)
         try:
+            if self._adoption.common.fp8 != "off":
+                self._adoption.check_fp8(engine.module)
             self._blocks = checkpoint_blocks(engine, wiring.units)
         except BaseException:
             self._adoption.undo()
             raise
 
     def _adopt(self, engine: Any, wiring: Wiring) -> Adoption:
-        """What ``shardwise.fused_layers`` asks for."""
+        """What ``shardwise.fused_layers`` asks for, and ``shardwise.fp8`` of it."""
         setting = engine.config_value("shardwise.fused_layers")
+        fp8 = engine.config_value("shardwise.fp8")
         recomputes = engine.config_value("shardwise.activation_checkpointing")
         common = Common(
             hands_on=engine.zero_optimization_stage() < 2 and recomputes == "off",
             in_place=recomputes != "selective",
+            fp8=fp8,
         )
-        wanted = setting == "on" or (setting == "auto" and engine.device.type == "cuda")
+        needed = engine.device.type == "cuda" or fp8 != "off"
+        wanted = setting == "on" or (setting == "auto" and needed)
         adoption = adopt(engine.module, wanted, setting == "auto", common)
         for model, head in adoption.heads():
             head.around = wiring.around(model.lm_head.weight)

@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from shardwise import _C
 from shardwise.adoption import block, checks, embedding, gpt2, head, inner, llama
 from shardwise.adoption.checks import Refused, kind_of
-from shardwise.adoption.layers import Common
+from shardwise.adoption.layers import Common, fits_fp8
 from shardwise.console import log
 
 STATE = "_shardwise_fused"
@@ -59,6 +60,28 @@ class Adoption:
         """The adopted models with a head."""
         states = [(module, vars(module).get(STATE)) for module in self._adopted]
         return [(module, state) for module, state in states if isinstance(state, head.FusedHead)]
+
+    def check_fp8(self, model: nn.Module) -> None:
+        """Refuses a model without a product that ``shardwise.fp8`` acts on; says which stay."""
+        blocks = {
+            id(module): module
+            for module in self._adopted
+            if isinstance(vars(module).get(STATE), block.FusedBlock)
+        }
+        if not blocks:
+            raise _C.ConfigError(
+                f'shardwise.fp8: "{self.common.fp8}" acts on the blocks that our operations carry '
+                f'out, and this model has none ({self.report()}); set it to "off"'
+            )
+        misfits = [
+            f"{name}.{inner}"
+            for name, module in model.named_modules()
+            if id(module) in blocks
+            for inner, parameter in module.named_parameters()
+            if parameter.dim() == 2 and not fits_fp8(parameter)
+        ]
+        if misfits:
+            log(_C.describe_fp8_misfits(misfits))
 
     def undo(self) -> None:
         """Every module has the forward of its class again."""

@@ -7,7 +7,16 @@ from torch import nn
 
 from shardwise.adoption import checks
 from shardwise.adoption.block import FusedBlock
-from shardwise.adoption.layers import OPS, Attention, Common, Heads, autocast_dtype, hand_on, taken
+from shardwise.adoption.layers import (
+    OPS,
+    Attention,
+    Common,
+    Heads,
+    autocast_dtype,
+    hand_on,
+    runs_in_fp8,
+    taken,
+)
 
 PACKAGE = "transformers.models.gpt2.modeling_gpt2"
 PRODUCTS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -62,8 +71,9 @@ class FusedGpt2Block(FusedBlock):
 
 def product(x: torch.Tensor, layer: nn.Module, common: Common) -> torch.Tensor:
     """x times a weight that lies as [in, out]; see ``layers.side_by_side``."""
-    if common.in_place and autocast_dtype(x.device) is None:
-        return OPS.projection(x, [layer.weight], [layer.bias], True)
+    in_place = common.in_place and autocast_dtype(x.device) is None
+    if in_place or runs_in_fp8([layer.weight], common):
+        return OPS.projection(x, [layer.weight], [layer.bias], True, common.fp8)
     rows = torch.addmm(layer.bias, x.reshape(-1, x.shape[-1]), layer.weight)
     return rows.view(*x.shape[:-1], -1)
 

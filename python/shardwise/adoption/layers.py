@@ -17,11 +17,13 @@ class Common:
     """What the adopted modules of one engine share.
 
     Attributes: ``hands_on``, a block may compute the norm that the next one begins with;
-    ``in_place``, results of products may be changed; ``said``, reasons that were logged.
+    ``in_place``, results of products may be changed; ``fp8``, how products run, as the setting of
+    that name has it; ``said``, reasons that were logged.
     """
 
     hands_on: bool = False
     in_place: bool = True
+    fp8: str = "off"
     said: set[str] = field(default_factory=set)
 
     def __deepcopy__(self, memo: dict) -> "Common":
@@ -41,7 +43,7 @@ def side_by_side(
 
     ``mixed``: the dtype of torch.autocast, where it is on. The gradients of the weights are made in
     the engine's flat gradient, where it has one; not where torch has to see a product that it keeps
-    for backward.
+    for backward, which it does of those in fp8.
     """
     weights = [layer.weight for layer in layers]
     biases = [] if layers[0].bias is None else [layer.bias for layer in layers]
@@ -49,7 +51,18 @@ def side_by_side(
         x = x.to(mixed)
         weights = [weight.to(mixed) for weight in weights]
         biases = [bias.to(mixed) for bias in biases]
-    return (OPS.projection if common.in_place else OPS.joined_linear)(x, weights, biases)
+    if common.in_place or runs_in_fp8(weights, common):
+        return OPS.projection(x, weights, biases, False, common.fp8)
+    return OPS.joined_linear(x, weights, biases)
+
+
+def runs_in_fp8(weights: list[torch.Tensor], common: Common) -> bool:
+    """Whether OPS.projection multiplies with these weights in fp8."""
+    return common.fp8 != "off" and all(fits_fp8(weight) for weight in weights)
+
+
+def fits_fp8(weight: torch.Tensor) -> bool:
+    return all(size % 16 == 0 for size in weight.shape)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

@@ -49,6 +49,7 @@ def engine_config(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
             "force_communication": options["force"],
             "max_reuse_distance": kept,
             "activation_checkpointing": "full" if options["recompute"] else "off",
+            "fp8": options["fp8"],
         },
     }
 

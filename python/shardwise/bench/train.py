@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from shardwise.bench.shapes import SHAPES, Shape
 from shardwise.profiling.flops_profiler.peak import peak_flops
 
 TIMEOUT_SECONDS = 600  # of a row; compilation of a large model takes minutes
-DEFAULTS = {"stage": 0, "force": False, "keep": False, "compile": False}
+DEFAULTS = {"stage": 0, "force": False, "keep": False, "compile": False, "fp8": "off"}
 
 
 @dataclass
@@ -47,6 +47,8 @@ ROWS = (
     Row("native", "native", "native"),
     Row("forced", "native, stage 3, copies forced", "native", {"stage": 3, "force": True}),
     Row("kept", "native, weights kept until backward", "native", {"stage": 3, "keep": True}),
+    Row("fp8-tensorwise", "native, fp8 tensorwise", "native", {"fp8": "tensorwise"}),
+    Row("fp8-rowwise", "native, fp8 rowwise", "native", {"fp8": "rowwise"}),
     Row("engine", "Hugging Face through initialize()", "engine"),
     Row("fsdp2", "FSDP2", "fsdp2"),
     Row("fsdp2-compiled", "FSDP2, compiled", "fsdp2", {"compile": True}),
@@ -63,9 +65,10 @@ def rows_for(keys: list[str], gpus: int) -> list[Row]:
     rows = [row for row in ROWS if not keys or row.key in keys]
     if gpus > 1:
         rows = [row for row in rows if row.key != "forced" and row.function != "compiled"]
-        sharded = {"native": {"stage": 3}, "engine": {"stage": 3}}
         rows = [
-            Row(row.key, row.name, row.function, sharded.get(row.key, row.options), row.needs)
+            replace(row, options={**row.options, "stage": 3})
+            if row.function in ("native", "engine")
+            else row
             for row in rows
         ]
     else:

@@ -9,6 +9,7 @@
 #include "shardwise/kernels/activation.h"
 #include "shardwise/kernels/cross_entropy.h"
 #include "shardwise/kernels/embedding.h"
+#include "shardwise/kernels/float8.h"
 #include "shardwise/kernels/norm.h"
 #include "shardwise/kernels/rope.h"
 
@@ -155,6 +156,43 @@ void time_embedding(KernelTimer& timer, std::int64_t tokens, std::int64_t vocabu
              [&] { embedding_backward(timer.place(), shape, arrays); });
 }
 
+// The two passes over an operand: its largest magnitudes, and its copies.
+void time_float8(KernelTimer& timer, std::int64_t tokens) {
+  const double numbers = static_cast<double>(tokens * kInner);
+  const at::Tensor input = timer.random(tokens * kInner);
+  const at::Tensor straight = timer.zeros(tokens * kInner, at::kByte);
+  const at::Tensor transposed = timer.zeros(tokens * kInner, at::kByte);
+  const at::Tensor amax = timer.zeros(tokens + kInner, at::kFloat);
+  const at::Tensor scales = timer.zeros(tokens + kInner, at::kFloat);
+  for (bool rowwise : {false, true}) {
+    const kernels::Float8Shape shape{
+        .rows = tokens, .columns = kInner, .row_stride = kInner, .rowwise = rowwise};
+    const std::string name = rowwise ? "fp8, rowwise" : "fp8, tensorwise";
+    const std::int64_t columns_at = rowwise ? tokens : 0;
+    timer.time(name + ", largest magnitudes", 2 * numbers, [&] {
+      float8_amax(timer.place(), shape, input.data_ptr(), amax.data_ptr<float>(),
+                  amax.data_ptr<float>() + columns_at);
+    });
+    const auto time_copies = [&](const char* copies, bool as_it_is, bool turned) {
+      const kernels::Float8Arrays arrays{
+          .input = input.data_ptr(),
+          .row_amax = amax.data_ptr<float>(),
+          .column_amax = amax.data_ptr<float>() + columns_at,
+          .row_scales = scales.data_ptr<float>(),
+          .column_scales = scales.data_ptr<float>() + columns_at,
+          .straight = as_it_is ? straight.data_ptr() : nullptr,
+          .transposed = turned ? transposed.data_ptr() : nullptr,
+          .transposed_stride = tokens,
+          .transposed_width = tokens};
+      timer.time(name + copies, (2 + as_it_is + turned) * numbers,
+                 [&] { float8_quantize(timer.place(), shape, arrays); });
+    };
+    time_copies(", both copies", true, true);
+    time_copies(", straight", true, false);
+    time_copies(", transposed", false, true);
+  }
+}
+
 }  // namespace
 
 void time_layer_kernels(KernelTimer& timer, const KernelBenchOptions& options) {
@@ -164,6 +202,7 @@ void time_layer_kernels(KernelTimer& timer, const KernelBenchOptions& options) {
   time_activations(timer, options.tokens);
   time_cross_entropy(timer, options.tokens, options.vocabulary);
   time_embedding(timer, options.tokens, options.vocabulary);
+  time_float8(timer, options.tokens);
 }
 
 }  // namespace shardwise::bench

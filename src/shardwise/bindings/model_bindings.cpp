@@ -9,6 +9,7 @@
 
 #include "shardwise/bindings/registrations.h"
 #include "shardwise/models/model.h"
+#include "shardwise/precision/fp8.h"
 
 namespace py = pybind11;
 
@@ -57,10 +58,13 @@ void register_models(py::module_& module) {
       .def("set_training", &models::Model::set_training, py::arg("training"))
       .def("set_activation_checkpointing", &models::Model::set_activation_checkpointing,
            py::arg("setting"), "\"off\", \"selective\" or \"full\".")
+      .def("set_fp8", &models::Model::set_fp8, py::arg("setting"),
+           "\"off\", \"tensorwise\" or \"rowwise\"; the names of matrices that stay in bf16.")
       .def("named_parameters", &named_parameters)
       .def("parameter_count", &models::Model::parameter_count)
       .def("save", &save, py::arg("folder"), Unlocked(),
            "Writes the parameters as they are and config.json to a folder.");
+  module.def("describe_fp8_misfits", &precision::describe_fp8_misfits, py::arg("matrices"));
   module.def("next_token_targets", &models::next_token_targets, py::arg("tokens"), Unlocked());
 }
 

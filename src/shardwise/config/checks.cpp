@@ -149,6 +149,24 @@ void check_autocast(Draft& draft) {
   }
 }
 
+void check_fp8(Draft& draft) {
+  const char* key = "shardwise.fp8";
+  if (!draft.sound({key, "bf16.enabled", "shardwise.fused_layers"}) ||
+      draft.value(key).is_string("off")) {
+    return;
+  }
+  if (!draft.is_true("bf16.enabled")) {
+    draft.problem(concat(key, ": ", to_text(draft.value(key)),
+                         " needs training in bf16; set bf16.enabled to true, or ", key,
+                         " to \"off\""));
+  }
+  if (draft.value("shardwise.fused_layers").is_string("off")) {
+    draft.problem(concat(key, ": ", to_text(draft.value(key)),
+                         " acts in our operations, which shardwise.fused_layers: false leaves "
+                         "out; remove one of the two"));
+  }
+}
+
 void check_non_finite(Draft& draft) {
   const bool check = draft.is_true("bf16.check_grad_overflow");
   if (draft.is_true("bf16.enabled") && !check && !draft.given("shardwise.non_finite")) {
@@ -456,6 +474,7 @@ void check_and_derive(Draft& draft) {
   check_masters(draft);
   check_autocast(draft);
   check_non_finite(draft);
+  check_fp8(draft);
   check_optimizer(draft);
   check_scheduler(draft);
   check_zero(draft);

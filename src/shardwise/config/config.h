@@ -149,6 +149,7 @@ struct OwnConfig {
   bool deterministic = false;
   std::string fused_layers = "auto";             // auto, on, off
   std::string activation_checkpointing = "off";  // off, selective, full
+  std::string fp8 = "off";                       // off, tensorwise, rowwise
   std::string non_finite = "skip";               // skip, raise, apply
   bool overlap_parameter_gather = false;         // always false in this version
   int hybrid_shard_size = 0;                     // ranks that share one copy of the state; 0: all

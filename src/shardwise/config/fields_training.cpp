@@ -136,6 +136,12 @@ void add_own_fields(FieldList& list) {
             "block; selective: those of a block that are cheap to compute (no matrix products, no "
             "attention).",
             SW_MEMBER(own.activation_checkpointing));
+  list.acts(
+      "shardwise.fp8", one_of({"off", "tensorwise", "rowwise"}, "off"),
+      "Carry out the products of the blocks in fp8, with scales of the present values; needs "
+      "bf16. tensorwise: one scale a matrix (E4M3, gradients E5M2); rowwise: one for each row "
+      "that is contracted, a power of two (E4M3).",
+      SW_MEMBER(own.fp8));
   Field& overlap = list.unavailable("shardwise.overlap_parameter_gather", boolean(false),
                                     "Gather updated parameters behind the next forward.");
   FieldList::bind(overlap, SW_MEMBER(own.overlap_parameter_gather));

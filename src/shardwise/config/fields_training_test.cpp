@@ -35,5 +35,18 @@ TEST(FieldsTraining, OtherValuesOfFusedLayersAreRefused) {
   }
 }
 
+TEST(FieldsTraining, Fp8IsOffOrAKindOfScaling) {
+  const auto fp8 = [](const std::string& value) {
+    return load_text(R"({"train_batch_size": 8, "bf16": {"enabled": true},
+                         "shardwise": {"fp8": ")" + value + "\"}}", {})
+        .config()
+        .own.fp8;
+  };
+  for (const char* value : {"off", "tensorwise", "rowwise"}) {
+    EXPECT_EQ(fp8(value), value);
+  }
+  EXPECT_EQ(load_text(R"({"train_batch_size": 8})", {}).config().own.fp8, "off");
+}
+
 }  // namespace
 }  // namespace shardwise::config

@@ -189,9 +189,10 @@ class Taker : public params::GradientSink {
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& all) override {
     return all;
   }
-  bool take_product(std::size_t count, const at::Tensor& left, const at::Tensor& right) override {
+  bool take_product(std::size_t count, const params::Product& product) override {
     EXPECT_EQ(count, 3U);
-    products_.push_back(left.mm(right));
+    products_.push_back(at::empty({product.rows(), product.columns()}));
+    product.write(products_.back(), /*add=*/false);
     return true;
   }
 

@@ -17,8 +17,8 @@ struct Projection {
   Projection(std::int64_t in, std::int64_t out, at::Device device)
       : weight(new_parameter({in, out}, device)), bias(new_parameter({out}, device)) {}
 
-  at::Tensor forward(const Result& x) const {
-    return projected(x, {.matrices = {weight}, .biases = {bias}, .input_first = true});
+  at::Tensor forward(const Result& x, const PassContext& context) const {
+    return projected(x, {.matrices = {weight}, .biases = {bias}, .input_first = true}, context.fp8);
   }
   void append_parameters(const std::string& name, std::vector<NamedParameter>& all) const {
     all.push_back({name + ".weight", weight});
@@ -94,16 +94,17 @@ class Block : public Layer {
     const Normed second =
         norm_2_.after_branch(attention(first.output, context), first.residual, context);
     const Result wide =
-        activated(up_.forward(second.output), activation_, /*gated=*/false, context);
-    return second.residual + at::dropout(down_.forward(wide), residual_dropout_, context.training);
+        activated(up_.forward(second.output, context), activation_, /*gated=*/false, context);
+    const at::Tensor branch = down_.forward(wide, context);
+    return second.residual + at::dropout(branch, residual_dropout_, context.training);
   }
 
  private:
   at::Tensor attention(const Result& x, const PassContext& context) const {
     ops::AttentionShape shape = attention_;
     shape.dropout = context.training ? attention_dropout_ : 0;
-    const at::Tensor mixed = ops::causal_attention(qkv_.forward(x), shape);
-    return at::dropout(output_.forward(mixed), residual_dropout_, context.training);
+    const at::Tensor mixed = ops::causal_attention(qkv_.forward(x, context), shape);
+    return at::dropout(output_.forward(mixed, context), residual_dropout_, context.training);
   }
 
   std::string name_;

@@ -22,7 +22,9 @@ class Linear {
  public:
   Linear(std::int64_t in, const std::vector<std::int64_t>& out, bool with_bias, at::Device device);
 
-  at::Tensor forward(const Result& x) const { return projected(x, weights_); }
+  at::Tensor forward(const Result& x, const PassContext& context) const {
+    return projected(x, weights_, context.fp8);
+  }
   // In the order in which they lie in memory: the weights side by side, then the biases. `names`:
   // one for each weight, before ".weight" and ".bias".
   void append_parameters(const std::vector<std::string>& names,

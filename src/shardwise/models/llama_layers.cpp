@@ -68,7 +68,7 @@ class Attention {
   }
 
   at::Tensor forward(const Result& x, const PassContext& context) const {
-    const at::Tensor product = qkv_.forward(x);
+    const at::Tensor product = qkv_.forward(x, context);
     const at::Tensor rows = q_norm_ ? normed(product) : product;
     const RopeTables tables = rope_->tables(rows.size(1), rows.device());
     ops::AttentionShape shape = shape_;
@@ -76,7 +76,7 @@ class Attention {
     const at::Tensor turned =
         ops::rope_in_place(rows, tables.cosines, tables.sines, /*positions=*/std::nullopt,
                            shape.heads + shape.kv_heads, shape.head_dim, /*interleaved=*/false);
-    return output_.forward(ops::causal_attention(turned, shape));
+    return output_.forward(ops::causal_attention(turned, shape), context);
   }
 
  private:
@@ -109,7 +109,8 @@ class Mlp {
   }
 
   at::Tensor forward(const Result& x, const PassContext& context) const {
-    return down_.forward(activated(gate_up_.forward(x), activation_, /*gated=*/true, context));
+    const at::Tensor wide = gate_up_.forward(x, context);
+    return down_.forward(activated(wide, activation_, /*gated=*/true, context), context);
   }
 
  private:

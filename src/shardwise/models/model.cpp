@@ -43,10 +43,26 @@ void Model::set_activation_checkpointing(const std::string& setting) {
                                            : Recompute::kCheapResults;
 }
 
+std::vector<std::string> Model::set_fp8(const std::string& setting) {
+  context_.fp8 = ops::float8_recipe(setting);
+  std::vector<std::string> misfits;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (const NamedParameter& parameter : layers_[i]->parameters()) {
+      if (is_block(i) && parameter.tensor.dim() == 2 && !ops::fits_float8(parameter.tensor)) {
+        misfits.push_back(parameter.name);
+      }
+    }
+  }
+  return context_.fp8 == ops::Float8Recipe::kOff ? std::vector<std::string>{} : misfits;
+}
+
+bool Model::is_block(std::size_t index) const {
+  return index >= 1 && index <= static_cast<std::size_t>(config_.layers);
+}
+
 at::Tensor Model::compute(std::size_t index, const at::Tensor& input) const {
   const std::shared_ptr<const Layer>& layer = layers_[index];
-  const bool is_block = index >= 1 && index <= static_cast<std::size_t>(config_.layers);
-  if (context_.recompute != Recompute::kBlocks || !is_block) {
+  if (context_.recompute != Recompute::kBlocks || !is_block(index)) {
     return layer->forward(input, context_);
   }
   std::vector<at::Tensor> leaves;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shardwise/models/model_config.h"
+#include "shardwise/ops/float8.h"
 #include "shardwise/params/unit.h"
 #include "shardwise/params/unit_events.h"
 
@@ -44,6 +45,7 @@ enum class Recompute {
 struct PassContext {
   bool training = false;  // dropout
   Recompute recompute = Recompute::kNothing;
+  ops::Float8Recipe fp8 = ops::Float8Recipe::kOff;  // of the products in blocks
 };
 
 // Computes one part of the model. Holds leaves that the engine may take over; forward reads them.
@@ -78,6 +80,10 @@ class Model {
   // "off", "selective" or "full", as shardwise.activation_checkpointing has it: less memory for the
   // same bits. Acts where gradients are recorded. Throws UsageError for other words.
   void set_activation_checkpointing(const std::string& setting);
+  // "off", "tensorwise" or "rowwise", as shardwise.fp8 has it: the products of the blocks run in
+  // fp8, which takes parameters in bf16. Returns the names of the matrices whose sizes do not allow
+  // it: products with them stay in bf16. Throws UsageError for other words.
+  std::vector<std::string> set_fp8(const std::string& setting);
 
   // Logits [batch, seq, vocabulary] of tokens [batch, seq] int64 on the parameters' device, in the
   // parameters' dtype. `events` hears about every layer by its index; null: nobody listens. Throws
@@ -106,6 +112,7 @@ class Model {
   using LastStep = std::function<at::Tensor(const Layer& head, const at::Tensor& hidden)>;
   at::Tensor pass(const at::Tensor& tokens, params::UnitEvents* events, const LastStep& last) const;
   at::Tensor compute(std::size_t layer, const at::Tensor& input) const;
+  bool is_block(std::size_t layer) const;
 
   ModelConfig config_;
   std::vector<std::shared_ptr<const Layer>> layers_;  // graphs that recompute them hold them too

@@ -8,14 +8,13 @@
 #include "shardwise/models/projection.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 #include "shardwise/base/check.h"
-#include "shardwise/params/gradient_sink.h"
+#include "shardwise/models/projection_node.h"
 
 namespace shardwise::models {
 namespace {
@@ -24,19 +23,9 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
-
 // [in, out], as products from the left take it.
 at::Tensor as_factor(const at::Tensor& matrix, bool input_first) {
   return input_first ? matrix : matrix.t();
-}
-
-std::vector<std::int64_t> widths_of(const std::vector<at::Tensor>& matrices, bool input_first) {
-  std::vector<std::int64_t> widths;
-  for (const at::Tensor& matrix : matrices) {
-    widths.push_back(matrix.size(input_first ? 1 : 0));
-  }
-  return widths;
 }
 
 // out [rows, width] = x [rows, in] · matrix + bias.
@@ -51,11 +40,12 @@ void multiply(at::Tensor out, const at::Tensor& x, const at::Tensor& factor,
 
 at::Tensor product(const at::Tensor& x, const ProjectionWeights& weights) {
   const bool with_bias = !weights.biases.empty();
-  const std::vector<std::int64_t> widths = widths_of(weights.matrices, weights.input_first);
+  std::vector<std::int64_t> widths;
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = 0;
-  for (const std::int64_t width : widths) {
-    sizes.back() += width;
+  for (const at::Tensor& matrix : weights.matrices) {
+    widths.push_back(matrix.size(weights.input_first ? 1 : 0));
+    sizes.back() += widths.back();
   }
   const at::Tensor result = at::empty(sizes, x.options());
   const at::Tensor rows = rows_of(x), out = rows_of(result);
@@ -73,168 +63,66 @@ at::Tensor product(const at::Tensor& x, const ProjectionWeights& weights) {
   return result;
 }
 
-// Null where the gradient has no taker, or where others look at it too.
-params::GradientSink* sink_of(const torch::autograd::Edge& edge) {
-  Node* node = edge.function.get();
-  const bool alone = node != nullptr && node->pre_hooks().size() == 1 &&
-                     node->tensor_pre_hooks().empty() && node->post_hooks().empty() &&
-                     node->tensor_post_acc_grad_hooks() == nullptr;
-  return alone ? dynamic_cast<params::GradientSink*>(node->pre_hooks().front().get()) : nullptr;
-}
-
-// See Note [One product for several parameters]. Outputs: x, the matrices, the biases.
-class Projection : public Node {
+// See Note [One product for several parameters].
+class Projection : public ProjectionNode {
  public:
-  Projection(const Result& x, const ProjectionWeights& weights)
-      : source_(x.source()),
-        input_first_(weights.input_first),
-        with_bias_(!weights.biases.empty()),
-        sizes_(x.value().sizes().vec()) {
-    variable_list tensors{x.value()};
-    for (const at::Tensor& matrix : weights.matrices) {
-      matrices_.emplace_back(matrix, /*is_output=*/false);
-      tensors.push_back(matrix);
-    }
-    tensors.insert(tensors.end(), weights.biases.begin(), weights.biases.end());
-    set_next_edges(torch::autograd::collect_next_edges(tensors));
-    if (!source_ && any_edge(1, weights.matrices.size())) {
+  Projection(const Result& x, const ProjectionWeights& weights) : ProjectionNode(x, weights) {
+    if (!source() && trains_matrices()) {
       x_ = SavedVariable(x.value(), /*is_output=*/false);
     }
   }
 
-  variable_list apply(variable_list&& gradients) override {
-    variable_list all(num_outputs());
-    if (!gradients[0].defined()) {
-      return all;
-    }
-    const at::Tensor gradient = rows_of(gradients[0]);
-    gradients.clear();
-    std::vector<at::Tensor> matrices;
-    for (const SavedVariable& matrix : matrices_) {
-      matrices.push_back(matrix.unpack());
-    }
-    const std::vector<std::int64_t> widths = widths_of(matrices, input_first_);
-    if (task_should_compute_output(0)) {
-      all[0] = input_gradient(gradient, matrices, widths);
-    }
-    const std::size_t count = matrices.size();
-    matrix_gradients(all, gradient, widths);
-    if (with_bias_ && wanted(1 + count, count) > 0) {
-      put(all, 1 + count, widths, [](const at::Tensor& part) { return part.sum(0); }, gradient);
-    }
-    return all;
-  }
-
   void release_variables() override {
     x_.reset_data();
-    for (SavedVariable& matrix : matrices_) {
-      matrix.reset_data();
-    }
-    if (source_) {
-      source_->release();
-    }
+    ProjectionNode::release_variables();
   }
   std::string name() const override { return "ShardwiseProjectionBackward"; }
 
  private:
-  bool any_edge(std::size_t begin, std::size_t count) const {
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      if (next_edge(i).is_valid()) {
-        return true;
-      }
+  void differentiate(variable_list& all, const at::Tensor& gradient,
+                     const std::vector<at::Tensor>& matrices) override {
+    if (wants_x()) {
+      all[0] = input_gradient(gradient, matrices);
     }
-    return false;
+    if (wanted_matrices() > 0) {
+      matrix_gradients(all, gradient);
+    }
   }
 
-  std::size_t wanted(std::size_t begin, std::size_t count) const {
-    std::size_t sum = 0;
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      sum += task_should_compute_output(i) ? 1 : 0;
-    }
-    return sum;
-  }
-
-  at::Tensor input_gradient(const at::Tensor& gradient, const std::vector<at::Tensor>& matrices,
-                            const std::vector<std::int64_t>& widths) const {
+  at::Tensor input_gradient(const at::Tensor& gradient,
+                            const std::vector<at::Tensor>& matrices) const {
     // Where this is recorded the parameters themselves must be in the graph.
     const at::Tensor matrix =
         at::GradMode::is_enabled() && matrices.size() > 1 ? at::Tensor() : side_by_side(matrices);
     if (matrix.defined()) {
       const at::Tensor& factor = at::GradMode::is_enabled() ? matrices[0] : matrix;
-      return gradient.mm(as_factor(factor, input_first_).t()).view(sizes_);
+      return gradient.mm(as_factor(factor, input_first()).t()).view(sizes());
     }
-    const std::vector<at::Tensor> parts = gradient.split_with_sizes(widths, 1);
+    const std::vector<at::Tensor> parts = gradient.split_with_sizes(widths(), 1);
     at::Tensor sum;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const at::Tensor factor = as_factor(matrices[i], input_first_).t();
+      const at::Tensor factor = as_factor(matrices[i], input_first()).t();
       sum = sum.defined() ? at::addmm(sum, parts[i], factor) : parts[i].mm(factor);
     }
-    return sum.view(sizes_);
+    return sum.view(sizes());
   }
 
-  void matrix_gradients(variable_list& all, const at::Tensor& gradient,
-                        const std::vector<std::int64_t>& widths) const {
-    const std::size_t count = wanted(1, widths.size());
-    if (count == 0) {
-      return;
-    }
-    const at::Tensor x = rows_of(source_ ? source_->value() : x_.unpack());
+  void matrix_gradients(variable_list& all, const at::Tensor& gradient) const {
+    const at::Tensor x = rows_of(source() ? source()->value() : x_.unpack());
     const auto factors = [&](const at::Tensor& part) {
-      return input_first_ ? std::pair(x.t(), part) : std::pair(part.t(), x);
+      return input_first() ? std::pair(x.t(), part) : std::pair(part.t(), x);
     };
-    if (count == widths.size() && handed_over(count, factors(gradient))) {
+    const auto [left, right] = factors(gradient);
+    if (hand_over(params::PlainProduct(left, right))) {
       return;
     }
-    const auto product = [&](const at::Tensor& part) {
-      const auto [left, right] = factors(part);
-      return left.mm(right);
-    };
-    put(all, 1, widths, product, gradient);
+    put_matrices(all, [&](std::int64_t begin, std::int64_t width) {
+      const auto [from_left, from_right] = factors(gradient.narrow(1, begin, width));
+      return from_left.mm(from_right);
+    });
   }
 
-  // Whoever holds the gradients of the matrices may carry the product out in their place. Not where
-  // somebody asked autograd for them.
-  bool handed_over(std::size_t count, const std::pair<at::Tensor, at::Tensor>& factors) const {
-    const auto* asked = torch::autograd::get_current_graph_task_exec_info();
-    if (at::GradMode::is_enabled() || asked == nullptr || !asked->empty()) {
-      return false;
-    }
-    for (std::size_t i = 2; i <= count; ++i) {
-      if (sink_of(next_edge(i)) == nullptr) {
-        return false;
-      }
-    }
-    params::GradientSink* sink = sink_of(next_edge(1));
-    return sink != nullptr && sink->take_product(count, factors.first, factors.second);
-  }
-
-  // The gradients from `begin` on of parameters with these widths: function(gradient) in one where
-  // all are wanted, for each part of the gradient otherwise.
-  template <typename Function>
-  void put(variable_list& all, std::size_t begin, const std::vector<std::int64_t>& widths,
-           const Function& function, const at::Tensor& gradient) const {
-    if (widths.size() == 1) {
-      all[begin] = function(gradient);
-      return;
-    }
-    if (wanted(begin, widths.size()) == widths.size()) {
-      const std::vector<at::Tensor> parts = function(gradient).split_with_sizes(widths, 0);
-      std::copy(parts.begin(), parts.end(), all.begin() + static_cast<std::ptrdiff_t>(begin));
-      return;
-    }
-    const std::vector<at::Tensor> parts = gradient.split_with_sizes(widths, 1);
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      if (task_should_compute_output(begin + i)) {
-        all[begin + i] = function(parts[i]);
-      }
-    }
-  }
-
-  std::vector<SavedVariable> matrices_;
   SavedVariable x_;  // unless it has a source or no matrix needs a gradient
-  std::shared_ptr<Source> source_;
-  bool input_first_, with_bias_;
-  std::vector<std::int64_t> sizes_;  // of x
 };
 
 }  // namespace
@@ -261,13 +149,17 @@ at::Tensor side_by_side(const std::vector<at::Tensor>& parts) {
   return first.detach().as_strided(sizes, first.strides(), first.storage_offset());
 }
 
-at::Tensor projected(const Result& x, const ProjectionWeights& weights) {
+at::Tensor projected(const Result& x, const ProjectionWeights& weights, ops::Float8Recipe fp8) {
   SW_CHECK(weights.matrices.size() == 1 || !weights.input_first);
   variable_list tensors = weights.matrices;
   tensors.insert(tensors.end(), weights.biases.begin(), weights.biases.end());
   tensors.push_back(x.value());
   const bool recorded =
       at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(tensors);
+  if (fp8 != ops::Float8Recipe::kOff &&
+      std::all_of(weights.matrices.begin(), weights.matrices.end(), ops::fits_float8)) {
+    return float8_projected(x, weights, fp8, recorded);
+  }
   at::Tensor result;
   {
     const at::NoGradGuard without_graph;

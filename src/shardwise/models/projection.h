@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shardwise/models/recomputation.h"
+#include "shardwise/ops/float8.h"
 
 namespace shardwise::models {
 
@@ -22,7 +23,12 @@ struct ProjectionWeights {
 // neighbours in a unit's flat buffer do, and so do the biases; elsewhere one for each matrix. For
 // the gradients of the matrices backward computes x again where it has a source, and keeps it
 // otherwise. Gradients of gradients work.
-at::Tensor projected(const Result& x, const ProjectionWeights& weights);
+//
+// With `fp8` the product and both of its backward run in fp8 where ops::fits_float8 holds for all
+// matrices: as one product wherever they lie, with x kept in fp8. UsageError unless all is bf16,
+// and for gradients of gradients. See Note [Products in fp8].
+at::Tensor projected(const Result& x, const ProjectionWeights& weights,
+                     ops::Float8Recipe fp8 = ops::Float8Recipe::kOff);
 
 // `parts` as one tensor over the same memory, without a gradient; undefined where they do not lie
 // one behind the other (contiguous, one dtype, the same sizes but for the first).

@@ -4,6 +4,7 @@
 #include "shardwise/ops/activation.h"
 #include "shardwise/ops/attention.h"
 #include "shardwise/ops/embedding.h"
+#include "shardwise/ops/float8.h"
 #include "shardwise/ops/joined_linear.h"
 #include "shardwise/ops/linear_cross_entropy.h"
 #include "shardwise/ops/norm.h"
@@ -77,6 +78,13 @@ void define_parts(torch::Library& m) {
       "bool weight_gradient) "
       "-> (Tensor loss, Tensor hidden_gradient, Tensor weight_gradient)");
   m.def("rescale_(Tensor(a!) x, Tensor factor) -> ()");
+  m.def("float8_amax(Tensor[] parts, bool rowwise) -> Tensor");
+  m.def(
+      "float8_quantize(Tensor[] parts, Tensor amax, bool rowwise, bool e5m2, bool rows, "
+      "bool columns) -> (Tensor rows, Tensor columns, Tensor scales)");
+  m.def(
+      "scaled_product(Tensor left, Tensor right, Tensor left_scales, Tensor right_scales, "
+      "Tensor? bias, bool fast) -> Tensor");
 }
 
 // The same functions serve the CPU and CUDA: the kernels choose by place.
@@ -91,6 +99,9 @@ void implement(torch::Library& m) {
   m.impl("embedding_backward", &embedding_backward);
   m.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward);
   m.impl("rescale_", &rescale);
+  m.impl("float8_amax", &float8_amax);
+  m.impl("float8_quantize", &float8_quantize);
+  m.impl("scaled_product", &scaled_product);
 }
 
 }  // namespace
@@ -116,6 +127,9 @@ TORCH_LIBRARY_IMPL(shardwise, Meta, m) {
   m.impl("embedding_backward", &embedding_backward_shapes);
   m.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward_shapes);
   m.impl("rescale_", [](const at::Tensor&, const at::Tensor&) {});
+  m.impl("float8_amax", &float8_amax_shapes);
+  m.impl("float8_quantize", &float8_quantize_shapes);
+  m.impl("scaled_product", &scaled_product_shapes);
 }
 
 }  // namespace shardwise::ops

@@ -5,17 +5,43 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace shardwise::params {
 
+// A matrix that is a product, which has not been carried out.
+class Product {
+ public:
+  virtual ~Product() = default;
+  virtual std::int64_t rows() const = 0;
+  virtual std::int64_t columns() const = 0;
+  // Whether write() takes a place of this dtype.
+  virtual bool goes_into(at::ScalarType dtype) const = 0;
+  // Writes it to `place` [rows, columns], or adds it to what is there.
+  virtual void write(const at::Tensor& place, bool add) const = 0;
+};
+
+// left [rows, n] · right [n, columns] of one dtype, into the same, or as fp32 sums on CUDA.
+class PlainProduct : public Product {
+ public:
+  PlainProduct(at::Tensor left, at::Tensor right);
+  std::int64_t rows() const override { return left_.size(0); }
+  std::int64_t columns() const override { return right_.size(1); }
+  bool goes_into(at::ScalarType dtype) const override;
+  void write(const at::Tensor& place, bool add) const override;
+
+ private:
+  at::Tensor left_, right_;
+};
+
 // The hook on a parameter's AccumulateGrad node by which whoever holds the gradients takes them. A
-// layer that makes a gradient as a product may hand over the factors instead.
+// layer that makes a gradient as a product may hand over the product instead.
 class GradientSink : public torch::autograd::FunctionPreHook {
  public:
-  // left [rows, n] · right [n, columns] is the gradient of this parameter and, where count is more
-  // than 1, of those that follow it in its segment, rows below rows. True: it was carried out, and
-  // autograd gets no gradient for these parameters. False: nothing has happened.
-  virtual bool take_product(std::size_t count, const at::Tensor& left, const at::Tensor& right) = 0;
+  // The product is the gradient of this parameter and, where count is more than 1, of those that
+  // follow it in its segment, rows below rows. True: it was carried out, and autograd gets no
+  // gradient for these parameters. False: nothing has happened.
+  virtual bool take_product(std::size_t count, const Product& product) = 0;
 };
 
 }  // namespace shardwise::params

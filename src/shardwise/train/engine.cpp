@@ -15,6 +15,7 @@
 #include "shardwise/base/hash.h"
 #include "shardwise/base/log.h"
 #include "shardwise/ops/tensor_place.h"
+#include "shardwise/precision/fp8.h"
 #include "shardwise/precision/loss_scale.h"
 #include "shardwise/zero/equal_start.h"
 #include "shardwise/zero/record_exchange.h"
@@ -59,6 +60,7 @@ params::RegistryOptions registry_options(const EngineOptions& options,
                                          const std::vector<params::UnitSpec>& units) {
   zero::check_same_text(channels.everybody(), options.settings, "settings",
                         "Give the same configuration and optimizer to every rank.", options.device);
+  precision::check_fp8_device(options.config, options.device);
   zero::check_same_parameters(channels.everybody(), units, options.device);
   const auto persistent = persistent_units(units, options.config.zero);
   const comm::MeshAxis& shard = mesh.axis(params::kShardAxis);

@@ -196,10 +196,11 @@ TEST_P(EngineTest, ProductsAreCarriedOutInTheGradientsPlace) {
       const at::Tensor loss = model.loss(mine);
       const auto add = [&, products](const at::Tensor&) {
         for (int i = 0; i < products; ++i) {
-          const bool taken = model.engine().driver().product(1, 1, left, right);
+          const params::PlainProduct product(left, right), other_shape(right, left);
+          const bool taken = model.engine().driver().product(1, 1, product);
           const std::scoped_lock lock(checks);
           EXPECT_TRUE(taken);
-          EXPECT_FALSE(model.engine().driver().product(1, 1, right, left));  // another shape
+          EXPECT_FALSE(model.engine().driver().product(1, 1, other_shape));
         }
       };
       loss.register_hook(add);

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "shardwise/base/check.h"
+#include "shardwise/base/log.h"
 #include "shardwise/optim/muon_rule.h"
+#include "shardwise/precision/fp8.h"
 #include "shardwise/precision/loss_scale.h"
 
 namespace shardwise::train {
@@ -48,6 +50,10 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
       schedule_(optim::make_schedule(config_.scheduler)) {
   model_.set_training(true);
   model_.set_activation_checkpointing(config_.own.activation_checkpointing);
+  const std::string misfits = precision::describe_fp8_misfits(model_.set_fp8(config_.own.fp8));
+  if (!misfits.empty() && rank_.rank == 0) {
+    log_info(misfits);
+  }
   const EngineOptions options{.config = config_,
                               .device = rank_.device,
                               .rule = rule_.rule,

@@ -19,8 +19,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "shardwise/params/gradient_sink.h"
-
 namespace shardwise::zero {
 namespace {
 
@@ -55,9 +53,9 @@ class TakeGradient : public params::GradientSink {
     events->gradient(parameter_, gradients[0]);
     return {at::Tensor()};
   }
-  bool take_product(std::size_t count, const at::Tensor& left, const at::Tensor& right) override {
+  bool take_product(std::size_t count, const params::Product& product) override {
     const auto events = events_.lock();
-    return events && events->product(parameter_, count, left, right);
+    return events && events->product(parameter_, count, product);
   }
 
  private:

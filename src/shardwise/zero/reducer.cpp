@@ -138,8 +138,7 @@ void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient)
 }
 
 // Whether the parameters' places together are a matrix of the product's shape.
-bool Reducer::fits_product(int index, std::size_t count, const at::Tensor& left,
-                           const at::Tensor& right) const {
+bool Reducer::fits_product(int index, std::size_t count, const params::Product& product) const {
   const std::size_t first = static_cast<std::size_t>(index);
   const Segment& segment = *registry_.parameters()[first].segment;
   std::int64_t end = registry_.parameters()[first].parameter().place.begin;
@@ -149,28 +148,25 @@ bool Reducer::fits_product(int index, std::size_t count, const at::Tensor& left,
     }
     const Parameter& parameter = registry_.parameters()[i].parameter();
     const bool fits = parameter.trainable >= 0 && parameter.place.begin == end &&
-                      parameter.sizes.size() == 2 && parameter.sizes[1] == right.size(1) &&
-                      parameter.strides == std::vector<std::int64_t>{right.size(1), 1};
+                      parameter.sizes.size() == 2 && parameter.sizes[1] == product.columns() &&
+                      parameter.strides == std::vector<std::int64_t>{product.columns(), 1};
     if (!fits) {
       return false;
     }
     end = parameter.place.end;
   }
   return end - registry_.parameters()[first].parameter().place.begin ==
-         left.size(0) * right.size(1);
+         product.rows() * product.columns();
 }
 
-bool Reducer::write_product(int index, std::size_t count, const at::Tensor& left,
-                            const at::Tensor& right) {
+bool Reducer::write_product(int index, std::size_t count, const params::Product& product) {
   const params::ParameterAddress& first = registry_.parameters()[index];
   Segment& segment = *first.segment;
   State& state = states_[segment.id];
   const at::ScalarType fresh =
       options_.plan.shard_gradients ? segment.dtype : accumulator_dtype(segment);
   const at::ScalarType into = state.whole.defined() ? state.whole.scalar_type() : fresh;
-  // 16-bit factors with a sum in fp32 are one operation on CUDA only.
-  const bool can = into == left.scalar_type() || (into == at::kFloat && left.is_cuda());
-  if (!can || !fits_product(index, count, left, right)) {
+  if (!product.goes_into(into) || !fits_product(index, count, product)) {
     return false;
   }
   const at::NoGradGuard no_grad;
@@ -180,8 +176,8 @@ bool Reducer::write_product(int index, std::size_t count, const at::Tensor& left
     begin_writing(segment, slot);
     present += state.in_whole[static_cast<std::size_t>(slot)];
   }
-  at::Tensor place = state.whole.as_strided({left.size(0), right.size(1)}, {right.size(1), 1},
-                                            first.parameter().place.begin);
+  const at::Tensor place = state.whole.as_strided(
+      {product.rows(), product.columns()}, {product.columns(), 1}, first.parameter().place.begin);
   if (present != 0 && present != count) {  // some begin and some go on: those start from zero
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t slot = static_cast<std::size_t>(first.slot) + i;
@@ -190,12 +186,7 @@ bool Reducer::write_product(int index, std::size_t count, const at::Tensor& left
       }
     }
   }
-  const bool rounds = into == left.scalar_type();
-  if (present == 0) {
-    rounds ? at::mm_out(place, left, right) : at::mm_out(place, left, right, into);
-  } else {
-    rounds ? place.addmm_(left, right) : at::addmm_out(place, place, left, right, into);
-  }
+  product.write(place, /*add=*/present > 0);
   std::fill_n(state.in_whole.begin() + first.slot, count, std::uint8_t{1});
   return true;
 }

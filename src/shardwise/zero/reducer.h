@@ -11,6 +11,7 @@
 
 #include "shardwise/comm/channel.h"
 #include "shardwise/device/buffer_pool.h"
+#include "shardwise/params/gradient_sink.h"
 #include "shardwise/params/registry.h"
 #include "shardwise/zero/order.h"
 #include "shardwise/zero/plan.h"
@@ -42,11 +43,10 @@ class Reducer {
   // next flush or reduction and must not change until then. That of a parameter in a frozen segment
   // is added up on this rank, whole, until join().
   void write(int parameter, const at::Tensor& gradient);
-  // The same of `count` parameters that lie one behind the other from this one on, as the product
-  // left [rows, n] · right [n, columns], which is carried out in their place in the flat buffer.
-  // False where that cannot be, and nothing has happened.
-  bool write_product(int parameter, std::size_t count, const at::Tensor& left,
-                     const at::Tensor& right);
+  // The same of `count` parameters that lie one behind the other from this one on, as a product,
+  // which is carried out in their place in the flat buffer. False where that cannot be, and nothing
+  // has happened.
+  bool write_product(int parameter, std::size_t count, const params::Product& product);
   // Carries out what write() has collected: a few fused kernels instead of one a parameter.
   void flush();
   // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ.
@@ -107,8 +107,7 @@ class Reducer {
 
   void write_slot(params::Segment& segment, int slot, const at::Tensor& gradient);
   void begin_writing(params::Segment& segment, int slot);
-  bool fits_product(int parameter, std::size_t count, const at::Tensor& left,
-                    const at::Tensor& right) const;
+  bool fits_product(int parameter, std::size_t count, const params::Product& product) const;
   at::Tensor& waiting(int parameter);
   void drop_visible();
   void write_waiting(params::Segment& segment);

@@ -53,8 +53,7 @@ class UnitDriver : public params::UnitEvents,
   void before_backward(int unit) override;
   void after_backward(int unit) override;
   void gradient(int parameter, const at::Tensor& gradient) override;
-  bool product(int parameter, std::size_t count, const at::Tensor& left,
-               const at::Tensor& right) override;
+  bool product(int parameter, std::size_t count, const params::Product& product) override;
   void add_pending(int unit, int change) override { pending_[unit] += change; }
 
   // Whether a backward ended by an error: its gradients are incomplete.

@@ -9,6 +9,7 @@
 #include "shardwise/kernels/boundary.h"
 #include "shardwise/kernels/cross_entropy.h"
 #include "shardwise/kernels/embedding.h"
+#include "shardwise/kernels/float8.h"
 #include "shardwise/kernels/norm.h"
 #include "shardwise/kernels/rope.h"
 #include "shardwise/kernels/types.h"
@@ -56,6 +57,10 @@ void rescale(const Place& place, void* array, DType dtype, std::int64_t n, const
 void embedding_backward(const Place& place, const EmbeddingShape& shape,
                         const EmbeddingArrays& arrays);
 std::int64_t embedding_partials(const EmbeddingShape& shape);
+
+void float8_amax(const Place& place, const Float8Shape& shape, const void* input, float* of_rows,
+                 float* of_columns);
+void float8_quantize(const Place& place, const Float8Shape& shape, const Float8Arrays& arrays);
 
 }  // namespace cuda
 }  // namespace shardwise::kernels

@@ -7,6 +7,7 @@
 #include "shardwise/kernels/cross_entropy_cases.h"
 #include "shardwise/kernels/cuda/cuda_test.h"
 #include "shardwise/kernels/embedding_cases.h"
+#include "shardwise/kernels/float8_cases.h"
 #include "shardwise/kernels/norm_cases.h"
 #include "shardwise/kernels/rope_cases.h"
 
@@ -58,6 +59,11 @@ TEST_F(LayersCuda, CrossEntropy) {
 TEST_F(LayersCuda, Embeddings) {
   CudaPlace place(place_);
   testing::check_embeddings(place);
+}
+
+TEST_F(LayersCuda, Float8) {
+  CudaPlace place(place_);
+  testing::check_float8(place);
 }
 
 }  // namespace

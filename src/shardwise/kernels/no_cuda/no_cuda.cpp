@@ -74,4 +74,12 @@ void embedding_backward(const Place&, const EmbeddingShape&, const EmbeddingArra
 
 std::int64_t embedding_partials(const EmbeddingShape&) { refuse("embedding_partials"); }
 
+void float8_amax(const Place&, const Float8Shape&, const void*, float*, float*) {
+  refuse("float8_amax");
+}
+
+void float8_quantize(const Place&, const Float8Shape&, const Float8Arrays&) {
+  refuse("float8_quantize");
+}
+
 }  // namespace shardwise::kernels::cuda
