@@ -157,7 +157,14 @@ def operations(trace, name):
 
 
 def test_a_job_records_the_steps_it_is_asked_for(tmp_path):
-    options = {"stage": 3, "force": False, "keep": True, "recompute": False, "fp8": "off", "gpus": 2}
+    options = {
+        "stage": 3,
+        "force": False,
+        "keep": True,
+        "recompute": False,
+        "fp8": "off",
+        "gpus": 2,
+    }
     job = rows.native_job(SHAPES["tiny"], options, tmp_path, steps=5)
     job["shardwise"]["trace"] = {"first_step": 2, "steps": 3, "path": "output/trace.json"}
     (tmp_path / "job.json").write_text(json.dumps(job))

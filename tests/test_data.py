@@ -263,6 +263,34 @@ def test_loader_goes_on_with_other_ranks(tmp_path):
         make(31)
 
 
+def test_loader_of_separate_documents(tmp_path):
+    """Batches are what a collator of transformers makes of the same documents."""
+    from transformers import DataCollatorWithFlattening
+
+    texts = ["a", "long text of one document", "bc", "def"]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text)
+    length = sum(map(len, texts))
+    files = [str(tmp_path / "*.txt")]
+    corpus, _ = shardwise.open_corpus(files, "bytes", length, separate_documents=True)
+    batch = next(shardwise.TokenLoader(corpus, 1))
+    samples = [{"input_ids": list(text.encode())} for text in texts]
+    expected = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(samples, "pt")
+    assert batch.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(batch[name], value) and batch[name].dtype == value.dtype, name
+        else:
+            assert batch[name] == value, name
+    # Cut into rows: what was cut begins anew.
+    corpus, _ = shardwise.open_corpus(files, "bytes", 10, separate_documents=True)
+    batch = next(shardwise.TokenLoader(corpus, 2, shuffle=False))
+    assert batch["cu_seq_lens_q"].tolist() == [0, 1, 10, 20] and batch["max_length_q"] == 10
+    assert batch["position_ids"].tolist() == [[0, *range(9)], list(range(10))]
+    together, _ = shardwise.open_corpus(files, "bytes", 10)
+    assert torch.equal(next(shardwise.TokenLoader(together, 2, shuffle=False)), batch["input_ids"])
+
+
 def test_held_out(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x" * 100)

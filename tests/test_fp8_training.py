@@ -1,13 +1,19 @@
 """Training in fp8 by both fronts: against plain PyTorch, stages among each other, and bf16."""
 
+import json
 from dataclasses import replace
 
+import models
 import native_front
 import parity
 import pytest
 import torch
 from fp8_reference import RECIPES
-from parity import Case
+from kept_bytes import kept_bytes
+from parity import Case, make_engine
+from test_train import job_of, losses, rows, run, shape
+
+from shardwise import _C, ConfigError
 
 BF16 = {"enabled": True}
 
@@ -122,7 +128,10 @@ def test_curves_of_job_files_follow_bf16(model_type, tmp_path):
         assert max(abs(a - b) for a, b in zip(found, exact, strict=True)) <= allowed
         assert abs(held_out - exact_held_out) <= allowed
         # The same job on two ranks at stage 3: other scales, as far from fp32.
-        more = ("zero_optimization.stage=3", "zero_optimization.stage3_param_persistence_threshold=0")
+        more = (
+            "zero_optimization.stage=3",
+            "zero_optimization.stage3_param_persistence_threshold=0",
+        )
         if recipe == "tensorwise":
             sharded, _, _ = curve(tmp_path, "stage 3", *settings, *more)
             assert sharded == found
@@ -134,12 +143,18 @@ def test_curves_of_job_files_follow_bf16(model_type, tmp_path):
 @pytest.mark.parametrize(
     "changes,words",
     [
-        ({"bf16": {"enabled": False}}, r"shardwise\.fp8.*needs training in bf16; set bf16\.enabled"),
+        (
+            {"bf16": {"enabled": False}},
+            r"shardwise\.fp8.*needs training in bf16; set bf16\.enabled",
+        ),
         (
             {"bf16": {"enabled": False}, "fp16": {"enabled": True}},
             r"shardwise\.fp8.*needs training in bf16",
         ),
-        ({"shardwise": {"fp8": "rowwise", "fused_layers": False}}, "fused_layers: false leaves out"),
+        (
+            {"shardwise": {"fp8": "rowwise", "fused_layers": False}},
+            "fused_layers: false leaves out",
+        ),
         ({"shardwise": {"fp8": "blockwise"}}, 'allowed: .*"tensorwise" or "rowwise"'),
     ],
     ids=["fp32", "fp16", "unfused", "a word"],
@@ -151,9 +166,13 @@ def test_configurations_that_are_refused(changes, words):
 
 
 def rank_other_models():
-    config = parity.config_of(Case(1, "mlp", "bf16"), None, {"fp8": "rowwise", "fused_layers": True})
+    config = parity.config_of(
+        Case(1, "mlp", "bf16"), None, {"fp8": "rowwise", "fused_layers": True}
+    )
     model = models.build("mlp")
-    with pytest.raises(ConfigError, match=r'shardwise\.fp8: "rowwise" acts on .*this model has none'):
+    with pytest.raises(
+        ConfigError, match=r'shardwise\.fp8: "rowwise" acts on .*this model has none'
+    ):
         make_engine(model, config)
     config = parity.config_of(Case(1, "mlp", "bf16"))
     with make_engine(model, config):  # which left nothing behind
@@ -227,7 +246,7 @@ def test_a_block_keeps_a_byte_for_each_argument_of_a_product():
     saved = tokens * (2 * (2 * hidden + inner) - (3 * hidden + inner))
     scales = {"tensorwise": 4 * 2 * 4, "rowwise": 0}
     joined, key = hidden + 2 * 16, hidden
-    for rows, columns in ((joined, key), (key, hidden), (2 * inner, hidden), (hidden, inner)):
-        scales["rowwise"] += 4 * (rows + columns) + 4 * (tokens + columns)
+    for height, width in ((joined, key), (key, hidden), (2 * inner, hidden), (hidden, inner)):
+        scales["rowwise"] += 4 * (height + width) + 4 * (tokens + width)
     for recipe in RECIPES:
         assert grown["off"] - grown[recipe] == saved - scales[recipe], recipe

@@ -118,10 +118,25 @@ VARIANTS = {
     "llama_padding_last": ("llama", {"pad_token_id": -1}),
     "mistral": ("mistral", {}),
     "mistral_wide_window": ("mistral", {"sliding_window": 32}),
+    "mistral_window": ("mistral", {"sliding_window": 5}),
+    "mistral_window_of_one": ("mistral", {"sliding_window": 1}),
     "qwen2": ("qwen2", {}),
     "qwen2_head_dim": ("qwen2", {"head_dim": 10}),
     "qwen2_tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2_windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "qwen2_windows_off": ("qwen2", {"sliding_window": 6, "max_window_layers": 1}),
     "qwen3": ("qwen3", {}),
+    "qwen3_layer_types": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
 }
 ACTIVATIONS = [
@@ -159,6 +174,13 @@ def reload(folder, model_type, **options):
 
 def tokens_of(model, length, batch=2):
     return torch.randint(0, model.config.vocab_size, (batch, length))
+
+
+def packed(lengths, rows=1):
+    """Documents of these lengths in rows: (offsets, longest) for our models, and positions."""
+    offsets = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+    positions = torch.cat([torch.arange(length) for length in lengths]).view(rows, -1)
+    return (offsets, max(lengths)), positions
 
 
 def edit_config(folder, edit):
@@ -200,6 +222,86 @@ def test_logits_loss_and_gradients(variant, tmp_path):
     for length in (1, 2, 32):
         tokens = tokens_of(reference, length, batch=3)
         assert relative_error(ours.logits(tokens), reference(tokens).logits) < TOLERANCE
+
+
+def test_the_window_that_mistral_has_where_the_key_is_missing():
+    """4096, as transformers has it: the first token is out of sight from the 4097th on."""
+    shape = MISTRAL | {"model_type": "mistral", "num_hidden_layers": 1, "hidden_size": 8}
+    model = _C.Model.make(json.dumps({k: v for k, v in shape.items() if k != "sliding_window"}), 0)
+    tokens = torch.zeros(2, 4098, dtype=torch.long)
+    tokens[1, 0] = 1
+    with torch.no_grad():
+        differ = (model.logits(tokens)[0] != model.logits(tokens)[1]).any(-1)
+    assert differ[:4096].float().mean() > 0.9 and not differ[4096:].any()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    "variant", ["gpt2", "llama", "mistral_window", "qwen2_windows", "qwen3", "qwen3_layer_types"]
+)
+def test_packed_documents(variant, rows, tmp_path):
+    """As transformers has them, where positions begin anew; and as each document has it alone."""
+    model_type, changes = VARIANTS[variant]
+    reference = theirs(model_type, changes)
+    reference.save_pretrained(tmp_path)
+    ours = _C.Model.load(str(tmp_path))
+    lengths = [7, 1, 12, 10, 20, 10][: 4 if rows == 1 else 6]
+    documents, positions = packed(lengths, rows)
+    tokens = tokens_of(reference, positions.shape[1], rows)
+    targets = _C.next_token_targets(tokens, documents)
+    labels = tokens.clone()
+    labels[positions == 0] = -100
+    assert torch.equal(targets[:, :-1], labels[:, 1:]) and (targets[:, -1] == -100).all()
+    # With a cache transformers does not look for packed samples.
+    packed_rows = {"input_ids": tokens, "position_ids": positions, "use_cache": False}
+    expected = reference(**packed_rows, labels=labels)
+    assert relative_error(ours.logits(tokens, documents), expected.logits) < TOLERANCE
+    loss = ours.loss(tokens, targets, documents)
+    assert loss.item() == pytest.approx(expected.loss.item(), rel=TOLERANCE)
+    expected.loss.backward()
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in ours.named_parameters()}
+    for _, parameter in ours.named_parameters():
+        parameter.grad = None
+    alone = [part[None] for part in tokens.flatten().split(lengths) if len(part) > 1]
+    count = sum(part.numel() - 1 for part in alone)
+    mean = sum(
+        ours.loss(part, _C.next_token_targets(part)) * ((part.numel() - 1) / count)
+        for part in alone
+    )
+    mean.backward()
+    # The same sums of fp32 numbers in another order.
+    assert loss.item() == pytest.approx(mean.item(), rel=TOLERANCE)
+    noise = 1e-6 * max(g.abs().max() for g in gradients.values())
+    for name, parameter in ours.named_parameters():
+        for right in (parameter.grad, dict(reference.named_parameters())[name].grad):
+            if right.abs().max() < noise:
+                assert gradients[name].abs().max() < noise, name
+            else:
+                assert relative_error(gradients[name], right) < TOLERANCE, name
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope", "yarn"])
+def test_rope_scaling_follows_the_longest_document(rope, tmp_path):
+    changes = {"rope_parameters": ROPES[rope], "head_dim": 8}
+    theirs("llama", changes).save_pretrained(tmp_path)
+    ours = _C.Model.load(str(tmp_path))
+    for lengths in ((5, 9, 46), (40, 3, 17), (30, 30)):
+        reference = reload(tmp_path, "llama")
+        documents, positions = packed(lengths)
+        tokens = tokens_of(reference, 60, 1)
+        right = reference(tokens, position_ids=positions, use_cache=False).logits
+        assert relative_error(ours.logits(tokens, documents), right) < TOLERANCE, lengths
+
+
+def test_learned_positions_limit_documents_and_not_rows():
+    model = _C.Model.make(json.dumps(GPT2 | {"model_type": "gpt2"}), 0)
+    tokens = torch.zeros(1, 96, dtype=torch.long)
+    assert model.logits(tokens, packed((48, 48))[0]).shape == (1, 96, 61)
+    with pytest.raises(_C.UsageError, match="49 tokens is longer"):
+        model.logits(tokens, packed((47, 49))[0])
+    with pytest.raises(_C.UsageError, match="0 to 90"):
+        model.logits(tokens, packed((45, 45))[0])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -464,12 +566,9 @@ UNBUILT = [
     ("gpt2", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
     ("gpt2", {"activation_function": "prelu"}, "activation_function"),
     ("llama", {"hidden_act": "xielu"}, "hidden_act"),
-    ("mistral", {"sliding_window": 31}, "sliding_window"),
-    ("mistral", {"max_position_embeddings": 5000, "sliding_window": ...}, "sliding_window"),
     ("mistral", {"attention_bias": True}, "attention_bias"),
     ("qwen2", {"mlp_bias": True}, "mlp_bias"),
-    ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "use_sliding_window"),
-    ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+    ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
     ("qwen3", {"layer_types": ["full_attention"]}, "layer_types"),
     ("llama", {"rope_scaling": {"rope_type": "su"}}, "rope_scaling.rope_type"),
     ("llama", {"rope_scaling": {"type": "mrope"}}, "rope_scaling.type"),
@@ -501,6 +600,8 @@ WRONG = [
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": "x"}}, "beta_fast"),
     ("llama", {"rope_scaling": {"type": "longrope", "short_factor": [1]}}, "short_factor"),
     ("llama", {"rope_scaling": {"type": "llama3", "factor": 2}}, "low_freq_factor"),
+    ("mistral", {"sliding_window": 0}, "sliding_window"),
+    ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window"),
     ("gpt2", {"n_head": 5}, "n_head"),
     ("gpt2", {"n_embd": ...}, "n_embd"),
     ("gpt2", {"n_positions": 2**40}, "n_positions"),

@@ -507,6 +507,23 @@ def rank_failed_profile():
     assert "FLOPs profile:" not in text.getvalue()
 
 
+def test_flops_of_flash_attention():
+    """Closed form: two products of n² pairs forward and four backward, for each head."""
+    from shardwise.profiling.flops_profiler.counter import ATTENTION
+
+    aten = torch.ops.aten
+    forward = ATTENTION[aten._flash_attention_forward]
+    backward = ATTENTION[aten._flash_attention_backward]
+    offsets = torch.tensor([0, 3, 10], dtype=torch.int32)
+    for query, places, pairs in (
+        (torch.empty(10, 4, 8), offsets, 3 * 3 + 7 * 7),
+        (torch.empty(2, 5, 4, 8), None, 2 * 5 * 5),
+    ):
+        key = query[..., :2, :]
+        assert forward(query, key, key, places, places, 7, 7) == 4 * pairs * 4 * 8
+        assert backward(query, query, key, key, query, None, places, places) == 8 * pairs * 4 * 8
+
+
 def test_a_step_that_fails_ends_its_profile(pool):
     pool.run(rank_failed_profile, ranks=1)
 

@@ -63,12 +63,33 @@ def plain_activation(x, name, gated):
     return ACTIVATIONS[name](gate) * value
 
 
-def plain_attention(q, k, v, scale):
+def plain_attention(q, k, v, scale, window=0, documents=()):
+    """``documents``: lengths in tokens, over all rows."""
     k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) * scale
-    hidden = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    seen = torch.ones(q.size(2), q.size(2), dtype=torch.bool).tril()
+    if window:
+        seen &= seen.triu(1 - window)
+    if documents:
+        number = torch.arange(len(documents)).repeat_interleave(torch.tensor(documents))
+        number = number.view(q.size(0), 1, -1)
+        seen = seen & (number[..., None] == number[..., None, :])
+    weights = scores.masked_fill(~seen.to(q.device), float("-inf")).softmax(-1)
     return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def attention_case(batch, length, window=0, documents=(), heads=4, kv_heads=2, size=8):
+    def ours(q, k, v):
+        offsets = torch.tensor((0, *documents), device=q.device).cumsum(0, dtype=torch.int32)
+        packed = (offsets, max(documents)) if documents else ()
+        return ops.causal_attention(q, k, v, 0.3, 0.0, window, *packed)
+
+    keys = (batch, kv_heads, length, size)
+    return Case(
+        [(batch, heads, length, size), keys, keys],
+        ours,
+        lambda q, k, v: plain_attention(q, k, v, 0.3, window, documents),
+    )
 
 
 def plain_add_norm(norm, x, residual, *weights):
@@ -153,6 +174,14 @@ CASES = {
         lambda q, k, v: ops.causal_attention(q, k, v, 0.3),
         lambda q, k, v: plain_attention(q, k, v, 0.3),
     ),
+    # Blocks of 64 rows, none of which the lengths are multiples of.
+    "attention_window": attention_case(2, 70, window=9, heads=2, kv_heads=1),
+    "attention_documents": attention_case(2, 9, documents=(1, 0, 5, 3, 7, 2)),
+    "attention_documents_in_blocks": attention_case(
+        1, 70, documents=(30, 3, 1, 36), heads=2, kv_heads=2
+    ),
+    "attention_documents_and_window": attention_case(2, 9, 3, documents=(9, 0, 0, 4, 5)),
+    "attention_documents_of_one_length": attention_case(2, 6, documents=(3, 3, 3, 3)),
     "rope": rope_case(False, HEAD_DIM, None),
     "rope_positions": rope_case(False, ROTARY, POSITIONS),
     "rope_interleaved": rope_case(True, HEAD_DIM, POSITIONS),
@@ -262,6 +291,65 @@ def test_traced_with_fake_tensors(name):
     inputs = inputs_of(case, torch.float32)
     for mine, eager in zip(results(compiled, inputs), results(case.ours, inputs), strict=True):
         assert torch.equal(mine, eager)
+
+
+def test_memory_of_windows_and_documents_does_not_follow_the_square_of_the_row():
+    """A mask over 4096 tokens has 16 MiB as bytes and 64 as fp32."""
+    q = torch.randn(1, 1, 4096, 8, requires_grad=True)
+    offsets = torch.arange(0, 4097, 64, dtype=torch.int32)
+    offsets[1] = 60  # not all of one length
+    for more in ({"window": 64}, {"offsets": offsets, "longest": 68}):
+        with torch.profiler.profile(profile_memory=True) as profile:
+            ops.causal_attention(q, q, q, 0.3, **more).sum().backward()
+        peak = max(event.cpu_memory_usage for event in profile.events())
+        assert peak < 2**23
+
+
+def test_windows_and_documents_as_wide_as_the_row_are_plain_attention():
+    q = torch.randn(2, 2, 5, 8)
+    rows = torch.tensor([0, 5, 10], dtype=torch.int32)
+    plain = ops.causal_attention(q, q, q, 0.3)
+    for more in ({"window": 5}, {"window": 10**12}, {"offsets": rows, "longest": 5}):
+        assert torch.equal(ops.causal_attention(q, q, q, 0.3, **more), plain)
+
+
+def check_who_sees_itself_alone(device, dtype):
+    q, k, v = (t.detach() for t in inputs_of(attention_case(1, 6), dtype, device))
+    values = v.repeat_interleave(2, 1).transpose(1, 2).flatten(2)
+    offsets = torch.tensor([0, 1, 2, 2, 3, 4, 5, 6], dtype=torch.int32, device=device)
+    for more in ({"window": 1}, {"offsets": offsets, "longest": 1}):
+        assert torch.equal(ops.causal_attention(q, k, v, 0.3, **more), values)
+
+
+def test_who_sees_itself_alone_gets_its_value():
+    check_who_sees_itself_alone("cpu", torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_who_sees_itself_alone_gets_its_value_on_cuda(dtype):
+    check_who_sees_itself_alone("cuda", dtype)
+
+
+def test_attention_over_no_tokens():
+    q = torch.zeros(0, 2, 5, 8)
+    offsets = torch.zeros(1, dtype=torch.int32)
+    assert ops.causal_attention(q, q, q, 1.0, 0.0, 2, offsets, 0).shape == (0, 5, 16)
+
+
+def test_dropout_of_packed_attention_leaves_out_weights():
+    """The mean over many draws is attention without dropout."""
+    torch.manual_seed(0)
+    case = attention_case(1, 9, 3, documents=(4, 5))
+    q, k, v = (t.detach() for t in inputs_of(case, torch.float32))
+    offsets = torch.tensor([0, 4, 9], dtype=torch.int32)
+    draws = [ops.causal_attention(q, k, v, 0.3, 0.2, 3, offsets, 5) for _ in range(2000)]
+    mean, spread = torch.stack(draws).mean(0), torch.stack(draws).std(0)
+    error = (mean - plain_attention(q, k, v, 0.3, 3, (4, 5))).abs()
+    assert spread.max() > 0.1
+    # A mean of 2000 is off by its deviation; six of these for the largest of 288.
+    assert (error <= 6 * spread / math.sqrt(2000) + 1e-6).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -377,6 +465,14 @@ def test_no_rows():
     assert loss.item() == 0 and torch.equal(head.grad, torch.zeros(4, 8))
 
 
+def attend(offsets=None, longest=0, window=0):
+    """Two rows of three tokens."""
+    heads = torch.zeros(2, 1, 3, 8)
+    if isinstance(offsets, list):
+        offsets = torch.tensor(offsets, dtype=torch.int32)
+    return ops.causal_attention(heads, heads, heads, 1.0, 0.0, window, offsets, longest)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -393,6 +489,12 @@ def test_no_rows():
         (lambda x: ops.rope(x, *tables(10), None, 1, 8), "rotary_dim"),
         (lambda x: ops.rope(x, *tables(8), torch.tensor([0, 1, 40]), 1, 8), "from 0 to 40"),
         (lambda x: ops.rope(x, *tables(8), None, 2, 8), "do not hold 2 heads"),
+        (lambda x: attend(window=-1), "window is -1"),
+        (lambda x: attend([0, 3, 8], 5), "from 0 to 8"),
+        (lambda x: attend([0, 3, 2, 6], 4), "number 1 goes from token 3 to 2"),
+        (lambda x: attend([0, 3, 6], 2), "longer than `longest`, 2"),
+        (lambda x: attend([0, 2, 6], 4), "crosses a row of 3 tokens"),
+        (lambda x: attend(torch.tensor([0, 3, 6]), 3), "must be int32"),
         (lambda x: ops.linear_cross_entropy(x, x, torch.tensor([0, 1, 3])), "target 3 is neither"),
         (lambda x: ops.linear_cross_entropy(x, x, torch.tensor([0, 1])), "targets are"),
         (

@@ -124,13 +124,15 @@ def byte_model(name):
     return type(small)(small.config).train()
 
 
-def rank_losses(model, config, files, seed, steps):
+def rank_losses(model, config, files, seed, steps, separate=False):
     """Runs on every rank: the Python front on the native loader."""
     import shardwise
 
     module = byte_model(model)
     with shardwise.initialize(model=module, config=config)[0] as engine:
-        corpus, _ = shardwise.open_corpus(files, shardwise.Tokenizer("bytes"), LENGTH)
+        corpus, _ = shardwise.open_corpus(
+            files, shardwise.Tokenizer("bytes"), LENGTH, separate_documents=separate
+        )
         ranks = (dist.get_rank(), dist.get_world_size())
         micro_batch = engine.train_micro_batch_size_per_gpu()
         loader = shardwise.TokenLoader(corpus, micro_batch, ranks, seed)
@@ -138,8 +140,9 @@ def rank_losses(model, config, files, seed, steps):
         for _ in range(steps):
             total = 0.0
             for _ in range(engine.gradient_accumulation_steps()):
-                ids = next(loader)
-                loss = engine(input_ids=ids, labels=ids).loss
+                batch = next(loader)
+                batch = batch if separate else {"input_ids": batch, "labels": batch}
+                loss = engine(**batch, use_cache=False).loss
                 engine.backward(loss)
                 engine.step()
                 total += loss.item()
@@ -179,6 +182,67 @@ def test_python_and_native_front_agree(model, stage, optimizer, pool, tmp_path):
     both = pool.run(rank_losses, model, config, files, 3, 6, ranks=2)
     python = [sum(pair) / 2 for pair in zip(*both, strict=True)]
     assert losses(tmp_path / "out") == pytest.approx(python, rel=1e-6)
+
+
+def write_documents(folder) -> list[bytes]:
+    """Files of 1 to 40 bytes."""
+    folder.mkdir()
+    documents = [TEXT.encode()[i : i + 1 + i * 7 % 40] for i in range(60)]
+    for number, document in enumerate(documents):
+        (folder / f"{number:02}.txt").write_bytes(document)
+    return documents
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_python_and_native_front_agree_on_separate_documents(model, pool, tmp_path):
+    write_documents(tmp_path / "documents")
+    byte_model(model).save_pretrained(tmp_path / "model")
+    config = {
+        "train_batch_size": 8,
+        "optimizer": {"type": "AdamW", "params": RATES["AdamW"]},
+        "zero_optimization": {"stage": 2},
+    }
+    data = {"files": ["documents/*.txt"], "sequence_length": LENGTH, "separate_documents": True}
+    training = {"steps": 5, "output": "out", "seed": 3, "save_weights": False}
+    job = job_of(tmp_path, **config, model={"path": "model"}, data=data, training=training)
+    run("train", job, "--ranks", 2)
+    files = [str(tmp_path / "documents" / "*.txt")]
+    both = pool.run(rank_losses, model, config, files, 3, 5, True, ranks=2)
+    python = [sum(pair) / 2 for pair in zip(*both, strict=True)]
+    assert losses(tmp_path / "out") == pytest.approx(python, rel=1e-6)
+    run("train", job, "--ranks", 2, "--set", "data.separate_documents=false")
+    assert losses(tmp_path / "out") != pytest.approx(python, rel=1e-3)
+
+
+def test_separate_documents(tmp_path):
+    """The held-out loss is the mean over tokens of documents that transformers sees alone."""
+    from transformers import AutoModelForCausalLM
+
+    documents = write_documents(tmp_path / "documents")
+    data = {"files": ["documents/*.txt"], "sequence_length": 16, "held_out": 0.2}
+    own = {"token_weighted_loss": True}
+    job = job_of(tmp_path, data=data | {"separate_documents": True}, shardwise=own)
+    run("train", job)
+    found = rows(tmp_path / "out", "evaluation")[-1]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
+    ends = [sum(map(len, documents[: i + 1])) for i in range(len(documents))]
+    text = torch.tensor(list(b"".join(documents)))
+    samples = len(text) // 16
+    total = count = 0
+    for sample in range(samples - samples // 5, samples):
+        cuts = [end - 16 * sample for end in ends if 16 * sample < end < 16 * sample + 16]
+        for part in text[16 * sample : 16 * sample + 16].tensor_split(cuts):
+            if len(part) > 1:
+                with torch.no_grad():
+                    loss = model(input_ids=part[None], labels=part[None]).loss
+                total += loss.item() * (len(part) - 1)
+                count += len(part) - 1
+    assert found["tokens"] == count
+    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+    # Weighted by tokens, a step's gradient does not depend on how its samples are dealt out.
+    norm = rows(tmp_path / "out", "step")[0]["grad_norm"]
+    run("train", job, "--ranks", 2, "--set", "gradient_accumulation_steps=2")
+    assert rows(tmp_path / "out", "step")[0]["grad_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 def test_torchrun_starts_native_ranks(tmp_path):

@@ -141,24 +141,26 @@ def _leave() -> None:
 
 
 def make_groups(
-    device: torch.device, timeout_seconds: float, shard_size: int
+    device: torch.device, timeout_seconds: float, shard_size: int, max_ctas: int = 0
 ) -> dict[str, dist.ProcessGroup]:
     """This rank's communicators by what they are for. Collective.
 
     ``shard_size`` neighbouring ranks shard the model states (0: all); ranks with equal places in
-    their groups hold replicas.
+    their groups hold replicas. ``max_ctas``: thread blocks of a collective on a GPU (0: NCCL decides).
     """
     cuda = device.type == "cuda"
     timeout = timedelta(seconds=timeout_seconds + (NCCL_MARGIN_SECONDS if cuda else 0))
     world, rank = dist.get_world_size(), dist.get_rank()
     shard_size = shard_size or world
 
+    options: dict[str, Any] = {"backend": "nccl" if cuda else "gloo", "timeout": timeout}
+    if cuda and max_ctas:
+        options["pg_options"] = dist.ProcessGroupNCCL.Options()
+        options["pg_options"].config.max_ctas = max_ctas
+
     def make(ranks_of_groups: list[list[int]]) -> dist.ProcessGroup:
         """Every rank takes part in making every group, and keeps its own."""
-        made = [
-            dist.new_group(ranks, backend="nccl" if cuda else "gloo", timeout=timeout)
-            for ranks in ranks_of_groups
-        ]
+        made = [dist.new_group(ranks, **options) for ranks in ranks_of_groups]
         return next(
             group for group, ranks in zip(made, ranks_of_groups, strict=True) if rank in ranks
         )

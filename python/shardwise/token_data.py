@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -19,19 +20,23 @@ def open_corpus(
     length: int,
     held_out: float = 0.0,
     held_out_files: PathLike | Sequence[PathLike] = (),
+    separate_documents: bool = False,
 ) -> tuple[Corpus, Corpus | None]:
     """Samples of ``length`` tokens from text and token files (globs too).
 
     Args:
         tokenizer: "bytes", a tokenizer.json, or a ``Tokenizer``; the one that made token files.
         held_out: share of the samples that is kept apart; ``held_out_files`` name them instead.
+        separate_documents: a loader says where the documents of its batches begin.
 
     Returns:
         The corpus to train on, and the one held out or None.
     """
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer(os.fspath(tokenizer))
-    return _C.open_corpus(_paths(files), tokenizer, length, held_out, _paths(held_out_files))
+    return _C.open_corpus(
+        _paths(files), tokenizer, length, held_out, _paths(held_out_files), separate_documents
+    )
 
 
 def _paths(files: PathLike | Sequence[PathLike]) -> list[str]:
@@ -39,8 +44,38 @@ def _paths(files: PathLike | Sequence[PathLike]) -> list[str]:
     return [os.fspath(file) for file in ([files] if single else files)]
 
 
+def packed_batch(ids: torch.Tensor, begins: torch.Tensor, longest: int) -> dict[str, Any]:
+    """Rows of several documents as models of transformers take them.
+
+    Args:
+        begins: int32 [documents + 1], where each begins in the tokens of all rows, then the number
+            of tokens.
+
+    Returns:
+        [micro_batch, length]: ``input_ids``, ``position_ids`` that begin anew with each document
+        and ``labels`` without its first token, which nothing before it predicts; ``begins`` as
+        ``cu_seq_lens_q`` and ``cu_seq_lens_k``; ``max_length_q`` and ``max_length_k``.
+    """
+    firsts = begins[:-1].long()
+    positions = torch.arange(ids.numel()) - firsts.repeat_interleave(begins.long().diff())
+    labels = ids.clone()
+    labels.view(-1)[firsts] = -100
+    return {
+        "input_ids": ids,
+        "labels": labels,
+        "position_ids": positions.view(ids.shape),
+        "cu_seq_lens_q": begins,
+        "cu_seq_lens_k": begins,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+
+
 class TokenLoader:
     """Endless micro-batches, int64 tensors [micro_batch, length], of this rank's part of a corpus.
+
+    Of a corpus with ``separate_documents`` they are dictionaries, ``packed_batch``: ``engine(**b)``
+    of an adopted model keeps its documents apart.
 
     The order of samples is the same for every number of ranks: a loader of 3 ranks can go on with
     the state of one of 2. ``open_corpus`` makes the corpus.
@@ -64,11 +99,12 @@ class TokenLoader:
         self.micro_batch = micro_batch
         self._loader = _C.TokenLoader(corpus, micro_batch, *ranks, seed, shuffle)
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
+    def __iter__(self) -> Iterator[torch.Tensor | dict[str, Any]]:
         return self
 
-    def __next__(self) -> torch.Tensor:
-        return self._loader.next(self.micro_batch)
+    def __next__(self) -> torch.Tensor | dict[str, Any]:
+        ids, begins, longest = self._loader.next(self.micro_batch)
+        return packed_batch(ids, begins, longest) if self.corpus.separates_documents else ids
 
     def state_dict(self) -> dict[str, str]:
         """Where the loader stands, the same on all ranks."""

@@ -85,6 +85,7 @@ class Wiring:
                     parts.device,
                     value_of("shardwise.timeout_seconds"),
                     value_of("shardwise.hybrid_shard_size"),
+                    value_of("shardwise.max_ctas"),
                 )
             self._core: _C.Engine | None = self._make_core()
             undo.callback(self.end, True)

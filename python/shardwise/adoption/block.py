@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from shardwise.adoption import checks
-from shardwise.adoption.layers import Attention, Common, autocast_dtype, is_causal_mark
+from shardwise.adoption.layers import Attention, Common, autocast_dtype
+from shardwise.adoption.mask import BOUNDARIES, is_causal_mark, plain_mask
 
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 # Arguments that models pass through to their blocks and that change nothing there.
@@ -23,6 +24,7 @@ IDLE = frozenset(
         "return_dict",
         "shift_labels",
         "use_cache",
+        *BOUNDARIES,
         *CACHES,
     }
 )
@@ -123,8 +125,7 @@ def forward(self: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: 
     if torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states, *args, **kwargs)
     call = dict(zip(fused.argument_names, args, strict=False)) | kwargs if args else kwargs
-    mask = call.get("attention_mask")
-    call["attention_mask"] = None if is_causal_mark(mask) else mask
+    call.setdefault("attention_mask", None)
     replays = fused.checkpoints and getattr(self, "gradient_checkpointing", False)
     if replays and self.training and torch.is_grad_enabled():
         # A cache would be filled twice.
@@ -139,5 +140,11 @@ def _serve(block: nn.Module, call: dict[str, Any], hidden_states: torch.Tensor) 
     reason = fused.unserved(block, hidden_states, call)
     if reason:
         fused.common.fall_back(reason)
+        mask = call["attention_mask"]
+        if is_causal_mark(mask):
+            call = {
+                **call,
+                "attention_mask": plain_mask(mask, fused.attention.window, hidden_states),
+            }
         return fused.own_forward(block, hidden_states, **call)
     return fused.run(block, hidden_states, call)

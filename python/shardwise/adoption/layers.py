@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from shardwise.adoption.mask import documents_of, is_causal_mark
 from shardwise.console import log
 
 OPS = torch.ops.shardwise
-EMPTY = (0, 0, 0, 0)  # shape of the mask that says "causal, and nothing else", see inner.py
 
 
 @dataclass
@@ -72,11 +72,6 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type)
 
 
-def is_causal_mark(mask: Any) -> bool:
-    """Whether a mask says "causal, and nothing else"."""
-    return isinstance(mask, torch.Tensor) and mask.shape == EMPTY
-
-
 @dataclass
 class Heads:
     """The shape of an attention: rows hold ``query`` heads and twice ``key`` heads of ``size``."""
@@ -100,12 +95,26 @@ class Attention:
         self.module = module  # HF's, whose attributes its attention function reads
         self.heads = heads
 
+    @property
+    def window(self) -> int | None:
+        """How many tokens a token sees where the mask is a mark, as transformers reads it anew at
+        each call; None: all."""
+        if type(self.module).__name__ == "MistralAttention":
+            return self.module.config.sliding_window
+        return getattr(self.module, "sliding_window", None)
+
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float
     ) -> torch.Tensor:
         """[batch, seq, heads × size] of q, k, v [batch, heads, seq, size]."""
         if mask is None:
             return OPS.causal_attention(q, k, v, self.heads.scale, dropout)
+        if is_causal_mark(mask):
+            documents = documents_of(mask)
+            packed = () if documents is None else (documents.offsets, documents.longest)
+            return OPS.causal_attention(
+                q, k, v, self.heads.scale, dropout, self.window or 0, *packed
+            )
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         out, _ = sdpa_attention_forward(

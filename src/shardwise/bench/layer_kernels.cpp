@@ -174,16 +174,15 @@ void time_float8(KernelTimer& timer, std::int64_t tokens) {
                   amax.data_ptr<float>() + columns_at);
     });
     const auto time_copies = [&](const char* copies, bool as_it_is, bool turned) {
-      const kernels::Float8Arrays arrays{
-          .input = input.data_ptr(),
-          .row_amax = amax.data_ptr<float>(),
-          .column_amax = amax.data_ptr<float>() + columns_at,
-          .row_scales = scales.data_ptr<float>(),
-          .column_scales = scales.data_ptr<float>() + columns_at,
-          .straight = as_it_is ? straight.data_ptr() : nullptr,
-          .transposed = turned ? transposed.data_ptr() : nullptr,
-          .transposed_stride = tokens,
-          .transposed_width = tokens};
+      const kernels::Float8Arrays arrays{.input = input.data_ptr(),
+                                         .row_amax = amax.data_ptr<float>(),
+                                         .column_amax = amax.data_ptr<float>() + columns_at,
+                                         .row_scales = scales.data_ptr<float>(),
+                                         .column_scales = scales.data_ptr<float>() + columns_at,
+                                         .straight = as_it_is ? straight.data_ptr() : nullptr,
+                                         .transposed = turned ? transposed.data_ptr() : nullptr,
+                                         .transposed_stride = tokens,
+                                         .transposed_width = tokens};
       timer.time(name + copies, (2 + as_it_is + turned) * numbers,
                  [&] { float8_quantize(timer.place(), shape, arrays); });
     };

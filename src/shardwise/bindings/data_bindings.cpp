@@ -90,15 +90,18 @@ void register_corpus(py::module_& module) {
            })
       .def_property_readonly("length", &data::Corpus::length)
       .def_property_readonly("vocabulary", &data::Corpus::vocabulary)
+      .def_property_readonly("separates_documents", &data::Corpus::separates_documents)
       .def("__getitem__", &read_sample, "The token ids of a sample, int64 [length].");
   module.def(
       "open_corpus",
       [](const std::vector<std::string>& files, const TokenizerPointer& tokenizer,
-         std::int64_t length, double held_out, const std::vector<std::string>& held_out_files) {
-        return open_corpus({files, length, held_out, held_out_files}, tokenizer);
+         std::int64_t length, double held_out, const std::vector<std::string>& held_out_files,
+         bool separate_documents) {
+        return open_corpus({files, length, held_out, held_out_files, separate_documents},
+                           tokenizer);
       },
       py::arg("files"), py::arg("tokenizer"), py::arg("length"), py::arg("held_out") = 0.0,
-      py::arg("held_out_files") = std::vector<std::string>(),
+      py::arg("held_out_files") = std::vector<std::string>(), py::arg("separate_documents") = false,
       "The corpus to train on and the one held out, which may be None.");
 }
 
@@ -115,10 +118,14 @@ void register_loader(py::module_& module) {
           [](data::TokenLoader& self, std::int64_t micro_batch) {
             const at::Tensor tensor =
                 at::empty({micro_batch, self.tokens_per_batch() / micro_batch}, at::kLong);
-            self.next(values(tensor));
-            return tensor;
+            const data::DocumentOffsets documents = self.next(values(tensor));
+            return py::make_tuple(tensor, at::tensor(documents.offsets, at::kInt),
+                                  documents.longest);
           },
-          py::arg("micro_batch"))
+          py::arg("micro_batch"),
+          "Ids, where documents begin in them and the length of the longest; of a corpus that "
+          "keeps "
+          "documents together there are no places.")
       .def_property_readonly("cursor",
                              [](const data::TokenLoader& self) { return to_string(self.cursor()); })
       .def(

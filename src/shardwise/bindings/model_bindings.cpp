@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,16 @@ std::vector<std::pair<std::string, at::Tensor>> named_parameters(const models::M
   return all;
 }
 
+// (offsets, longest), as ops::Documents has them.
+using DocumentPair = std::optional<std::pair<at::Tensor, std::int64_t>>;
+
+models::Tokens tokens_of(const at::Tensor& ids, const DocumentPair& documents) {
+  if (!documents) {
+    return ids;
+  }
+  return {ids, ops::Documents{.offsets = documents->first, .longest = documents->second}};
+}
+
 void save(const models::Model& model, const std::string& folder) {
   models::save_model(folder, model.config(), model.parameters());
 }
@@ -47,14 +58,17 @@ void register_models(py::module_& module) {
                   "Random weights in the shape that the text of a config.json describes.")
       .def(
           "logits",
-          [](const models::Model& model, const at::Tensor& tokens) { return model.logits(tokens); },
-          py::arg("tokens"), Unlocked())
+          [](const models::Model& model, const at::Tensor& tokens, const DocumentPair& documents) {
+            return model.logits(tokens_of(tokens, documents));
+          },
+          py::arg("tokens"), py::arg("documents") = py::none(), Unlocked())
       .def(
           "loss",
-          [](const models::Model& model, const at::Tensor& tokens, const at::Tensor& targets) {
-            return model.loss(tokens, targets);
+          [](const models::Model& model, const at::Tensor& tokens, const at::Tensor& targets,
+             const DocumentPair& documents) {
+            return model.loss(tokens_of(tokens, documents), targets);
           },
-          py::arg("tokens"), py::arg("targets"), Unlocked())
+          py::arg("tokens"), py::arg("targets"), py::arg("documents") = py::none(), Unlocked())
       .def("set_training", &models::Model::set_training, py::arg("training"))
       .def("set_activation_checkpointing", &models::Model::set_activation_checkpointing,
            py::arg("setting"), "\"off\", \"selective\" or \"full\".")
@@ -65,7 +79,12 @@ void register_models(py::module_& module) {
       .def("save", &save, py::arg("folder"), Unlocked(),
            "Writes the parameters as they are and config.json to a folder.");
   module.def("describe_fp8_misfits", &precision::describe_fp8_misfits, py::arg("matrices"));
-  module.def("next_token_targets", &models::next_token_targets, py::arg("tokens"), Unlocked());
+  module.def(
+      "next_token_targets",
+      [](const at::Tensor& tokens, const DocumentPair& documents) {
+        return models::next_token_targets(tokens_of(tokens, documents));
+      },
+      py::arg("tokens"), py::arg("documents") = py::none(), Unlocked());
 }
 
 }  // namespace shardwise::bindings

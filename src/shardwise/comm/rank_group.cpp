@@ -20,11 +20,11 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr std::chrono::seconds kNcclMargin(60);
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const StorePtr& store, const MeshAxis& axis,
-                                               at::Device device,
-                                               std::chrono::milliseconds timeout) {
-  return device.is_cpu()
-             ? make_gloo_backend(store, axis.index, axis.size, timeout)
-             : make_nccl_backend(store, axis.index, axis.size, device, timeout + kNcclMargin);
+                                               at::Device device, std::chrono::milliseconds timeout,
+                                               int max_ctas) {
+  return device.is_cpu() ? make_gloo_backend(store, axis.index, axis.size, timeout)
+                         : make_nccl_backend(store, axis.index, axis.size, device,
+                                             timeout + kNcclMargin, max_ctas);
 }
 
 }  // namespace
@@ -44,19 +44,20 @@ std::shared_ptr<Channel> make_channel(const c10::intrusive_ptr<c10d::Backend>& b
 }
 
 ShardChannels join_ranks(const config::LaunchEnvironment& environment, at::Device device,
-                         std::chrono::milliseconds timeout, bool force, int shard_size) {
+                         std::chrono::milliseconds timeout, const GroupOptions& options) {
   const StorePtr store = environment.world_size > 1
                              ? meet_ranks(environment, timeout)
                              : StorePtr(c10::make_intrusive<c10d::HashStore>());
-  const Mesh mesh = Mesh::data_parallel(environment.rank, environment.world_size, shard_size);
+  const Mesh mesh =
+      Mesh::data_parallel(environment.rank, environment.world_size, options.shard_size);
   const MeshAxis& shard = mesh.axis("shard");
   const MeshAxis& replicate = mesh.axis("replicate");
   // `number` tells the groups of one kind apart: each has a store of its own.
   const auto channel = [&](const std::string& label, const MeshAxis& axis, int number) {
     c10::intrusive_ptr<c10d::Backend> backend;
-    if (axis.size > 1 || force) {
+    if (axis.size > 1 || options.force) {
       const auto own = c10::make_intrusive<c10d::PrefixStore>(concat(label, number), store);
-      backend = make_backend(own, axis, device, timeout);
+      backend = make_backend(own, axis, device, timeout, options.max_ctas);
     }
     return make_channel(backend, device, timeout, label);
   };

@@ -155,6 +155,7 @@ struct OwnConfig {
   int hybrid_shard_size = 0;                     // ranks that share one copy of the state; 0: all
   std::int64_t check_replicas_every = 0;         // steps between checks that copies agree; 0: never
   bool token_weighted_loss = false;  // losses count by their tokens, not by micro-batches
+  int max_ctas = 0;                  // thread blocks of a collective on a GPU; 0: NCCL decides
   bool force_communication = false;  // run every collective even with one process
   bool keep_last_unit = true;        // stage 3: no gather between forward and backward
   bool poison_released = false;      // fill gather buffers with NaN on release

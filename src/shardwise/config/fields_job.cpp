@@ -36,6 +36,10 @@ void add_corpus_fields(FieldList& list) {
                SW_MEMBER(data.tokenizer));
   list.job_key("data.sequence_length", integer(0).required().min(2), "Required. Tokens a sample.",
                SW_MEMBER(data.sequence_length));
+  list.job_key("data.separate_documents", boolean(false),
+               "Tokens see their own document alone: positions begin anew with each, and its last "
+               "token predicts nothing. false: documents run into each other.",
+               SW_MEMBER(data.separate_documents));
   list.job_key("data.shuffle", boolean(true), "Take the samples in random order.",
                SW_MEMBER(data.shuffle));
 }

@@ -84,6 +84,7 @@ void add_logging_fields(FieldList& list) {
 
 // A year: longer ones only risk overflow.
 constexpr double kLongestTimeoutSeconds = 365.0 * 24 * 3600;
+constexpr int kMostCtas = 64;  // NCCL has no more channels
 
 // "auto", "on" or "off"; true and false are on and off.
 Shape switch_or_auto() {
@@ -120,6 +121,10 @@ void add_own_fields(FieldList& list) {
       "Keep a unit gathered that is used again after fewer elements of others than this (stage 3): "
       "fewer gathers for more memory, up to zero_optimization.max_live_parameters.",
       SW_MEMBER(zero.max_reuse_distance));
+  list.acts("shardwise.max_ctas", integer(0).min(0).max(kMostCtas),
+            "Thread blocks that a collective may take from the computation on a GPU. 0: NCCL "
+            "decides.",
+            SW_MEMBER(own.max_ctas));
   list.acts("shardwise.poison_released", boolean(false),
             "Fill gather buffers with NaN on release, so that a stale read shows.",
             SW_MEMBER(own.poison_released));

@@ -38,7 +38,9 @@ TEST(FieldsTraining, OtherValuesOfFusedLayersAreRefused) {
 TEST(FieldsTraining, Fp8IsOffOrAKindOfScaling) {
   const auto fp8 = [](const std::string& value) {
     return load_text(R"({"train_batch_size": 8, "bf16": {"enabled": true},
-                         "shardwise": {"fp8": ")" + value + "\"}}", {})
+                         "shardwise": {"fp8": ")" +
+                         value + "\"}}",
+                     {})
         .config()
         .own.fp8;
   };

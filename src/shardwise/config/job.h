@@ -22,6 +22,7 @@ struct JobData {
   double held_out = 0;                      // share of the corpus's end, in [0, 1)
   std::string tokenizer = "bytes";          // or a tokenizer.json, or a folder with one
   std::int64_t sequence_length = 0;
+  bool separate_documents = false;  // a token sees its own document alone
   bool shuffle = true;
 };
 

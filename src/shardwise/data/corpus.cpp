@@ -1,5 +1,6 @@
 #include "shardwise/data/corpus.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -22,6 +23,7 @@ class WindowCorpus : public Corpus {
     std::int64_t first = 0;
     std::int64_t samples = 0;
     std::int64_t length = 0;
+    bool separates_documents = false;
   };
 
   WindowCorpus(std::shared_ptr<const TokenSource> source, Part part, std::int64_t vocabulary)
@@ -35,6 +37,20 @@ class WindowCorpus : public Corpus {
     SW_CHECK(sample >= 0 && sample < part_.samples, "sample ", sample, " of ", part_.samples);
     SW_CHECK_EQ(static_cast<std::int64_t>(out.size()), part_.length);
     source_->read((part_.first + sample) * part_.length, out);
+  }
+
+  bool separates_documents() const override { return part_.separates_documents; }
+
+  std::vector<std::int64_t> document_begins(std::int64_t sample) const override {
+    const std::int64_t begin = (part_.first + sample) * part_.length;
+    std::vector<std::int64_t> begins = source_->document_begins(begin, begin + part_.length);
+    for (std::int64_t& place : begins) {
+      place -= begin;
+    }
+    if (begins.empty() || begins.front() != 0) {
+      begins.insert(begins.begin(), 0);
+    }
+    return begins;
   }
 
  private:
@@ -116,11 +132,36 @@ Files find_files(const CorpusOptions& options) {
 
 }  // namespace
 
+DocumentOffsets read_samples(const Corpus& corpus, std::span<const std::int64_t> samples,
+                             std::span<std::int64_t> out) {
+  const auto length = static_cast<std::size_t>(corpus.length());
+  SW_CHECK_EQ(out.size(), samples.size() * length);
+  SW_CHECK(out.size() < std::size_t{1} << 31, "offsets are int32");
+  DocumentOffsets documents;
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    corpus.read(samples[row], out.subspan(row * length, length));
+    if (corpus.separates_documents()) {
+      for (const std::int64_t place : corpus.document_begins(samples[row])) {
+        documents.offsets.push_back(static_cast<std::int32_t>(row * length + place));
+      }
+    }
+  }
+  if (corpus.separates_documents()) {
+    documents.offsets.push_back(static_cast<std::int32_t>(out.size()));
+  }
+  for (std::size_t i = 1; i < documents.offsets.size(); ++i) {
+    documents.longest =
+        std::max<std::int64_t>(documents.longest, documents.offsets[i] - documents.offsets[i - 1]);
+  }
+  return documents;
+}
+
 CorpusOptions corpus_options(const config::JobData& data) {
   return {.files = data.files,
           .length = data.sequence_length,
           .held_out = data.held_out,
-          .held_out_files = data.held_out_files};
+          .held_out_files = data.held_out_files,
+          .separate_documents = data.separate_documents};
 }
 
 Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
@@ -132,8 +173,9 @@ Split open_corpus(const CorpusOptions& options, const Tokenizer& tokenizer) {
   const std::int64_t held = count_held_out(options.held_out, samples);
   const auto part = [&](std::shared_ptr<const TokenSource> from, std::int64_t first,
                         std::int64_t count) {
-    return std::make_shared<WindowCorpus>(std::move(from), WindowCorpus::Part{first, count, length},
-                                          vocabulary);
+    return std::make_shared<WindowCorpus>(
+        std::move(from), WindowCorpus::Part{first, count, length, options.separate_documents},
+        vocabulary);
   };
   Split split;
   split.train = part(source, 0, samples - held);

@@ -112,6 +112,61 @@ TEST_F(CorpusTest, EndOfTextBetweenDocumentsOnly) {
   }
 }
 
+// Where the documents of each sample begin, if `begins` are their places in all tokens.
+std::vector<Ids> expected_begins(const Ids& begins, std::int64_t samples, std::int64_t length) {
+  std::vector<Ids> expected;
+  for (std::int64_t first = 0; first < samples * length; first += length) {
+    Ids& places = expected.emplace_back(1, 0);
+    for (const std::int64_t place : begins) {
+      if (place > first && place < first + length) places.push_back(place - first);
+    }
+  }
+  return expected;
+}
+
+TEST_F(CorpusTest, DocumentsBeginBehindEndsOfText) {
+  const std::string text = write("a.txt", "ab");
+  const std::string tokens = write_tokens("b.tokens", {{1, 2, 3}, {4}, {5, 6}}, 301, 77);
+  const std::string last = write("c.txt", "z");
+  const auto begins_of = [](const Corpus& corpus) {
+    std::vector<Ids> found;
+    for (std::int64_t i = 0; i < corpus.size(); ++i) found.push_back(corpus.document_begins(i));
+    return found;
+  };
+  for (std::int64_t length = 1; length <= 13; ++length) {
+    CorpusOptions given = options({text, tokens, last}, length);
+    EXPECT_FALSE(open_corpus(given, with_end_).train->separates_documents());
+    given.separate_documents = true;
+    const Split split = open_corpus(given, with_end_);
+    EXPECT_TRUE(split.train->separates_documents());
+    // a b end | 1 2 3 end | 4 end | 5 6 end | z
+    EXPECT_EQ(begins_of(*split.train), expected_begins({0, 3, 7, 9, 12}, 13 / length, length));
+    given.files = {tokens};
+    if (length <= 8) {
+      const auto alone = open_corpus(given, with_end_).train;
+      EXPECT_EQ(begins_of(*alone), expected_begins({0, 4, 6}, 8 / length, length));
+    }
+  }
+  CorpusOptions given = options({text, last, text}, 1);
+  given.separate_documents = true;
+  given.length = 5;  // ab | z | ab, and no end of text
+  const auto bytes = open_corpus(given, *bytes_).train;
+  EXPECT_EQ(begins_of(*bytes), expected_begins({0, 2, 3}, 1, 5));
+}
+
+TEST_F(CorpusTest, SamplesInRowsHaveTheirDocumentsBehindOneAnother) {
+  const std::string tokens = write_tokens("b.tokens", {{1, 2, 3}, {4}, {5, 6}}, 301, 77);
+  CorpusOptions given = options({tokens}, 4);
+  Ids out(8);
+  const Ids samples{1, 0};
+  EXPECT_TRUE(read_samples(*open_corpus(given, with_end_).train, samples, out).offsets.empty());
+  given.separate_documents = true;
+  const auto documents = read_samples(*open_corpus(given, with_end_).train, samples, out);
+  EXPECT_EQ(out, (Ids{4, kEnd, 5, 6, 1, 2, 3, kEnd}));
+  EXPECT_EQ(documents.offsets, (std::vector<std::int32_t>{0, 2, 4, 8}));
+  EXPECT_EQ(documents.longest, 4);
+}
+
 TEST_F(CorpusTest, TokenFileAlone) {
   std::mt19937_64 random(3);
   std::vector<Ids> documents(200);

@@ -74,7 +74,7 @@ std::int64_t TokenLoader::tokens_per_batch() const {
   return options_.micro_batch * corpus_->length();
 }
 
-void TokenLoader::next(std::span<std::int64_t> out) {
+DocumentOffsets TokenLoader::next(std::span<std::int64_t> out) {
   SW_USER_CHECK(UsageError, static_cast<std::int64_t>(out.size()) == tokens_per_batch(),
                 "loader: next() fills ", tokens_per_batch(), " tokens, not ", out.size());
   Cursor cursor = cursor_;
@@ -84,14 +84,14 @@ void TokenLoader::next(std::span<std::int64_t> out) {
   }
   const Permutation order(corpus_->size(), cursor.seed, static_cast<std::uint64_t>(cursor.epoch));
   const std::int64_t first = cursor.position + options_.rank * options_.micro_batch;
-  const auto length = static_cast<std::size_t>(corpus_->length());
-  for (std::int64_t i = 0; i < options_.micro_batch; ++i) {
-    const std::int64_t place = first + i;
-    corpus_->read(options_.shuffle ? order(place) : place,
-                  out.subspan(static_cast<std::size_t>(i) * length, length));
+  std::vector<std::int64_t> samples;
+  for (std::int64_t place = first; place < first + options_.micro_batch; ++place) {
+    samples.push_back(options_.shuffle ? order(place) : place);
   }
+  DocumentOffsets documents = read_samples(*corpus_, samples, out);
   cursor.position += global_batch(options_);
   cursor_ = cursor;
+  return documents;
 }
 
 void TokenLoader::seek(const Cursor& cursor) {

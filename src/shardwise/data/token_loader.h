@@ -4,7 +4,8 @@
 // tokenizer's end of text between them) and cut, the rest at the end is dropped. Sample number i of
 // an epoch is the same for every number of ranks: rank r of n takes samples
 // position + [r, r + 1) × micro_batch of each global micro-batch of n × micro_batch samples. Only
-// where an epoch ends depends on the number of ranks: at the last whole global micro-batch.
+// where an epoch ends depends on the number of ranks: at the last whole global micro-batch. With
+// separate documents a document that was cut is one in each of its samples.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,8 @@ class TokenLoader {
   // Throws ConfigError when the corpus has fewer samples than one global micro-batch takes.
   TokenLoader(std::shared_ptr<const Corpus> corpus, const LoaderOptions& options);
 
-  // This rank's next micro-batch: [micro_batch, length] token ids, row-major.
-  void next(std::span<std::int64_t> out);
+  // This rank's next micro-batch: [micro_batch, length] token ids, row-major, and their documents.
+  DocumentOffsets next(std::span<std::int64_t> out);
   std::int64_t tokens_per_batch() const;
 
   Cursor cursor() const { return cursor_; }

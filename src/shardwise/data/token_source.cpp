@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +14,11 @@
 namespace shardwise::data {
 namespace {
 
+// A source that is one document.
+std::vector<std::int64_t> begins_of_one(std::int64_t begin, std::int64_t end) {
+  return begin == 0 && end > 0 ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
 class ByteSource : public TokenSource {
  public:
   explicit ByteSource(io::MemoryMap map) : map_(std::move(map)) {}
@@ -21,6 +27,9 @@ class ByteSource : public TokenSource {
     const auto bytes = map_.bytes().subspan(static_cast<std::size_t>(begin), out.size());
     std::transform(bytes.begin(), bytes.end(), out.begin(),
                    [](std::byte b) { return std::to_integer<std::int64_t>(b); });
+  }
+  std::vector<std::int64_t> document_begins(std::int64_t begin, std::int64_t end) const override {
+    return begins_of_one(begin, end);
   }
 
  private:
@@ -33,6 +42,9 @@ class MemorySource : public TokenSource {
   std::int64_t tokens() const override { return static_cast<std::int64_t>(ids_.size()); }
   void read(std::int64_t begin, std::span<std::int64_t> out) const override {
     std::copy_n(ids_.begin() + begin, out.size(), out.begin());
+  }
+  std::vector<std::int64_t> document_begins(std::int64_t begin, std::int64_t end) const override {
+    return begins_of_one(begin, end);
   }
 
  private:
@@ -69,7 +81,31 @@ class TokenFileSource : public TokenSource {
     }
   }
 
+  std::vector<std::int64_t> document_begins(std::int64_t begin, std::int64_t end) const override {
+    std::vector<std::int64_t> begins;
+    for (std::int64_t document = first_from(begin); document < file_.header().documents;
+         ++document) {
+      const std::int64_t place = joined_begin(document);
+      if (place >= end) {
+        break;
+      }
+      begins.push_back(place);
+    }
+    return begins;
+  }
+
  private:
+  std::int64_t joined_begin(std::int64_t document) const {
+    return document == 0 ? 0 : file_.document_end(document - 1) + (separator_ ? document : 0);
+  }
+
+  // The first document that begins at a joined token or behind it.
+  std::int64_t first_from(std::int64_t place) const {
+    const auto documents = std::views::iota(std::int64_t{0}, file_.header().documents);
+    return *std::ranges::lower_bound(documents, place, {},
+                                     [this](std::int64_t d) { return joined_begin(d); });
+  }
+
   // Where the document ends in joined tokens, which is where its separator stands.
   std::int64_t joined_end(std::int64_t document) const {
     return file_.document_end(document) + document;
@@ -125,6 +161,23 @@ class JoinedSource : public TokenSource {
         ++begin;
       }
     }
+  }
+
+  std::vector<std::int64_t> document_begins(std::int64_t begin, std::int64_t end) const override {
+    std::vector<std::int64_t> begins;
+    const auto first = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
+    for (auto i = static_cast<std::size_t>(first); i < sources_.size(); ++i) {
+      const std::int64_t source_begin = ends_[i] - sources_[i]->tokens();
+      if (source_begin >= end) {
+        break;
+      }
+      for (const std::int64_t place :
+           sources_[i]->document_begins(std::max<std::int64_t>(begin - source_begin, 0),
+                                        std::min(end, ends_[i]) - source_begin)) {
+        begins.push_back(source_begin + place);
+      }
+    }
+    return begins;
   }
 
  private:

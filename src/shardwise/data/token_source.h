@@ -19,6 +19,9 @@ class TokenSource {
   virtual std::int64_t tokens() const = 0;
   // Copies tokens [begin, begin + out.size()).
   virtual void read(std::int64_t begin, std::span<std::int64_t> out) const = 0;
+  // Where documents begin among tokens [begin, end), ascending. An end of text belongs to the
+  // document before it.
+  virtual std::vector<std::int64_t> document_begins(std::int64_t begin, std::int64_t end) const = 0;
 };
 
 // A text file as one document, or a token file that `tokenizer` made. Throws IoError or DataError,

@@ -43,8 +43,10 @@ class Embedding : public Layer {
     return {{"transformer.wte.weight", tokens_}, {"transformer.wpe.weight", positions_}};
   }
   at::Tensor forward(const at::Tensor& input, const PassContext& context) const override {
-    const at::Tensor sum =
-        ops::embedding(tokens_, input, /*padding=*/-1) + positions_.slice(0, 0, input.size(1));
+    const at::Tensor positions = context.documents
+                                     ? ops::embedding(positions_, context.positions, /*padding=*/-1)
+                                     : positions_.slice(0, 0, input.size(1));
+    const at::Tensor sum = ops::embedding(tokens_, input, /*padding=*/-1) + positions;
     return at::dropout(sum, dropout_, context.training);
   }
 
@@ -103,7 +105,8 @@ class Block : public Layer {
   at::Tensor attention(const Result& x, const PassContext& context) const {
     ops::AttentionShape shape = attention_;
     shape.dropout = context.training ? attention_dropout_ : 0;
-    const at::Tensor mixed = ops::causal_attention(qkv_.forward(x, context), shape);
+    const at::Tensor mixed =
+        ops::causal_attention(qkv_.forward(x, context), shape, {.documents = context.documents});
     return at::dropout(output_.forward(mixed, context), residual_dropout_, context.training);
   }
 

@@ -1,5 +1,6 @@
 // Source of fields and defaults: transformers,
 // models/{llama,mistral,qwen2,qwen3}/configuration_*.py.
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -105,42 +106,48 @@ std::int64_t padding_row_of(const io::JsonView& document, std::int64_t vocabular
   return row < 0 ? row + vocabulary : row;
 }
 
-// Mistral looks back `sliding_window` tokens (4096 where the key is missing). Sequences up to that
-// length see everything; longer ones would need the window.
-void read_mistral_window(const io::JsonView& document, ModelConfig& config) {
+// Tokens that a token sees, itself among them; 0: all. transformers tells a missing key, which
+// means 4096, from null, which means all.
+std::int64_t sliding_window_of(const io::JsonView& document) {
   const bool missing = !document.json().contains("sliding_window");
-  if (!missing && !document.has("sliding_window")) {
-    return;  // null
-  }
-  const std::int64_t window = document.integer_or("sliding_window", 4096, 1, std::int64_t{1} << 62);
-  SW_USER_CHECK(
-      DataError, window >= config.max_positions, document.source(), ": sliding_window: ", window,
-      missing ? " (the default)" : "", " is below max_position_embeddings ", config.max_positions,
-      " and sliding windows are not built; set it to null, or max_position_embeddings to ", window,
-      " if sequences stay shorter");
-  config.longest_sequence = window;
+  const std::int64_t fallback = missing ? 4096 : 0;
+  return document.integer_or("sliding_window", fallback, 1, std::int64_t{1} << 62);
 }
 
-void refuse_qwen_windows(const io::JsonView& document, const ModelConfig& config) {
-  const auto types = document.find("layer_types");
-  if (types) {
-    const auto items = types->items();
-    if (static_cast<std::int64_t>(items.size()) != config.layers) {
-      types->fail(concat("has ", items.size(), " entries for ", config.layers, " layers"));
-    }
-    for (const io::JsonView& item : items) {
-      if (item.string() != "full_attention") {
-        item.fail(concat("'", item.string(), "' is not built; only full_attention is"));
-      }
-    }
-    return;
+// "layer_types", one for each layer.
+std::vector<std::int64_t> windows_of_types(const io::JsonView& types, std::int64_t window,
+                                           std::int64_t layers) {
+  const auto items = types.items();
+  if (static_cast<std::int64_t>(items.size()) != layers) {
+    types.fail(concat("has ", items.size(), " entries for ", layers, " layers"));
   }
+  std::vector<std::int64_t> windows;
+  for (const io::JsonView& item : items) {
+    const bool sliding = item.string() == "sliding_attention";
+    if (!sliding && item.string() != "full_attention") {
+      item.fail(concat("'", item.string(),
+                       "' is not built; there are full_attention and sliding_attention"));
+    }
+    if (sliding && window == 0) {
+      item.fail("sliding_attention needs use_sliding_window true and a sliding_window");
+    }
+    windows.push_back(sliding ? window : 0);
+  }
+  return windows;
+}
+
+// Qwen's windows, which are off by default, begin at layer max_window_layers unless layer_types
+// says which layers have them.
+std::vector<std::int64_t> qwen_windows(const io::JsonView& document, std::int64_t layers) {
+  const bool used = document.boolean_or("use_sliding_window", false);
+  const std::int64_t window = used ? sliding_window_of(document) : 0;
   const std::int64_t first = document.integer_or("max_window_layers", 28, 0, std::int64_t{1} << 31);
-  if (document.boolean_or("use_sliding_window", false) && first < config.layers) {
-    document.at("use_sliding_window")
-        .fail(concat("layers from max_window_layers ", first,
-                     " on would use sliding windows, which are not built; only false can be used"));
+  if (const auto types = document.find("layer_types")) {
+    return windows_of_types(*types, window, layers);
   }
+  std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), window);
+  std::fill_n(windows.begin(), std::min(first, layers), 0);
+  return windows;
 }
 
 }  // namespace
@@ -158,9 +165,10 @@ void read_llama_config(const io::JsonView& document, ModelConfig& config) {
   config.padding_row = padding_row_of(document, config.vocabulary);
   config.attention.rope = read_rope_config(document, config);
   if (config.model_type == "mistral") {
-    read_mistral_window(document, config);
+    config.attention.windows.assign(static_cast<std::size_t>(config.layers),
+                                    sliding_window_of(document));
   } else if (config.model_type != "llama") {
-    refuse_qwen_windows(document, config);
+    config.attention.windows = qwen_windows(document, config.layers);
   }
 }
 

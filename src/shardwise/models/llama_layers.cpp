@@ -39,12 +39,14 @@ class Embedding : public Layer {
 
 class Attention {
  public:
-  Attention(const ModelConfig& config, std::shared_ptr<const Rope> rope, at::Device device)
+  Attention(const ModelConfig& config, std::int64_t index, std::shared_ptr<const Rope> rope,
+            at::Device device)
       : shape_{.heads = config.attention.heads,
                .kv_heads = config.attention.kv_heads,
                .head_dim = config.attention.head_dim,
                .scale = 1 / std::sqrt(static_cast<double>(config.attention.head_dim))},
         dropout_(config.dropout.attention),
+        window_(config.attention.window_of(index)),
         rope_(std::move(rope)),
         qkv_(config.hidden,
              {shape_.heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim,
@@ -70,16 +72,25 @@ class Attention {
   at::Tensor forward(const Result& x, const PassContext& context) const {
     const at::Tensor product = qkv_.forward(x, context);
     const at::Tensor rows = q_norm_ ? normed(product) : product;
-    const RopeTables tables = rope_->tables(rows.size(1), rows.device());
+    const std::int64_t sequence = rows.size(1);
+    const RopeTables tables = rope_->tables(
+        sequence, context.documents ? context.documents->longest : sequence, rows.device());
     ops::AttentionShape shape = shape_;
     shape.dropout = context.training ? dropout_ : 0;
     const at::Tensor turned =
-        ops::rope_in_place(rows, tables.cosines, tables.sines, /*positions=*/std::nullopt,
+        ops::rope_in_place(rows, tables.cosines, tables.sines, positions_of(context),
                            shape.heads + shape.kv_heads, shape.head_dim, /*interleaved=*/false);
-    return output_.forward(ops::causal_attention(turned, shape), context);
+    return output_.forward(
+        ops::causal_attention(turned, shape, {.window = window_, .documents = context.documents}),
+        context);
   }
 
  private:
+  // None: those in the rows.
+  static std::optional<at::Tensor> positions_of(const PassContext& context) {
+    return context.documents ? std::optional(context.positions) : std::nullopt;
+  }
+
   // Norms of each head of q and k.
   at::Tensor normed(const at::Tensor& rows) const {
     const std::vector<at::Tensor> parts =
@@ -91,6 +102,7 @@ class Attention {
 
   ops::AttentionShape shape_;
   double dropout_;
+  std::int64_t window_;  // as ops::CausalMask has it
   std::shared_ptr<const Rope> rope_;
   Linear qkv_, output_;
   std::optional<Norm> q_norm_, k_norm_;  // over each head
@@ -124,7 +136,7 @@ class Block : public Layer {
         at::Device device)
       : name_("model.layers." + std::to_string(index)),
         input_norm_(rms_norm(config, config.hidden, device)),
-        attention_(config, std::move(rope), device),
+        attention_(config, index, std::move(rope), device),
         mlp_norm_(rms_norm(config, config.hidden, device)),
         mlp_(config, device) {}
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "shardwise/base/check.h"
@@ -10,13 +11,18 @@
 namespace shardwise::models {
 namespace {
 
-void check_tokens(const ModelConfig& config, const at::Tensor& tokens) {
-  SW_USER_CHECK(UsageError, tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
-                "tokens must be int64 of shape [batch, seq]; these are ", tokens.scalar_type(),
-                " of shape ", tokens.sizes());
-  const std::int64_t sequence = tokens.size(1);
-  SW_USER_CHECK(UsageError, config.longest_sequence == 0 || sequence <= config.longest_sequence,
-                "a sequence of ", sequence, " tokens is longer than ", config.source, " allows (",
+void check_tokens(const ModelConfig& config, const Tokens& tokens) {
+  const at::Tensor& ids = tokens.ids;
+  SW_USER_CHECK(UsageError, ids.dim() == 2 && ids.scalar_type() == at::kLong,
+                "tokens must be int64 of shape [batch, seq]; these are ", ids.scalar_type(),
+                " of shape ", ids.sizes());
+  std::int64_t longest = ids.size(1);
+  if (tokens.documents) {
+    ops::check_documents(*tokens.documents, ids.size(0), ids.size(1), ids.device());
+    longest = std::min(longest, tokens.documents->longest);
+  }
+  SW_USER_CHECK(UsageError, config.longest_sequence == 0 || longest <= config.longest_sequence,
+                "a sequence of ", longest, " tokens is longer than ", config.source, " allows (",
                 config.longest_sequence, "); use shorter sequences");
 }
 
@@ -25,6 +31,18 @@ std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+Tokens Tokens::to(at::Device device) const {
+  Tokens moved(ids.to(device), documents);
+  if (documents) {
+    moved.documents->offsets = documents->offsets.to(device);
+  }
+  return moved;
+}
+
+std::int64_t Tokens::predicted() const {
+  return ids.numel() - (documents ? documents->offsets.size(0) - 1 : ids.size(0));
+}
 
 at::Tensor Layer::loss(const at::Tensor&, const at::Tensor&, const AnnouncedFactor&) const {
   SW_FAIL(InternalError, name(), " is no head");
@@ -60,37 +78,44 @@ bool Model::is_block(std::size_t index) const {
   return index >= 1 && index <= static_cast<std::size_t>(config_.layers);
 }
 
-at::Tensor Model::compute(std::size_t index, const at::Tensor& input) const {
+at::Tensor Model::compute(std::size_t index, const at::Tensor& input,
+                          const PassContext& context) const {
   const std::shared_ptr<const Layer>& layer = layers_[index];
-  if (context_.recompute != Recompute::kBlocks || !is_block(index)) {
-    return layer->forward(input, context_);
+  if (context.recompute != Recompute::kBlocks || !is_block(index)) {
+    return layer->forward(input, context);
   }
   std::vector<at::Tensor> leaves;
   for (NamedParameter& parameter : layer->parameters()) {
     leaves.push_back(std::move(parameter.tensor));
   }
   const bool draws =
-      context_.training && (config_.dropout.attention > 0 || config_.dropout.residual > 0);
-  const Computation computation = [layer, context = context_](const auto& inputs) {
+      context.training && (config_.dropout.attention > 0 || config_.dropout.residual > 0);
+  const Computation computation = [layer, context](const auto& inputs) {
     return layer->forward(inputs[0], context);
   };
   return recomputed({input}, leaves, computation, draws).value();
 }
 
-at::Tensor Model::pass(const at::Tensor& tokens, params::UnitEvents* events,
+at::Tensor Model::pass(const Tokens& tokens, params::UnitEvents* events,
                        const LastStep& last) const {
   check_tokens(config_, tokens);
+  PassContext context = context_;
+  if (tokens.documents) {
+    context.documents = tokens.documents;
+    context.positions =
+        ops::document_positions(*tokens.documents, tokens.ids.size(0), tokens.ids.size(1));
+  }
   if (events != nullptr) {
     events->begin_pass();
   }
-  at::Tensor x = tokens;
+  at::Tensor x = tokens.ids;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const int unit = static_cast<int>(i);
     if (events != nullptr) {
       const std::vector<at::Tensor> marked = events->before_forward(unit, tracked(x));
       x = marked.empty() ? x : marked.front();
     }
-    x = i + 1 < layers_.size() ? compute(i, x) : last(*layers_[i], x);
+    x = i + 1 < layers_.size() ? compute(i, x, context) : last(*layers_[i], x);
     if (events != nullptr) {
       events->after_forward(unit, {x});
     }
@@ -98,16 +123,16 @@ at::Tensor Model::pass(const at::Tensor& tokens, params::UnitEvents* events,
   return x;
 }
 
-at::Tensor Model::logits(const at::Tensor& tokens, params::UnitEvents* events) const {
+at::Tensor Model::logits(const Tokens& tokens, params::UnitEvents* events) const {
   return pass(tokens, events, [this](const Layer& head, const at::Tensor& hidden) {
     return head.forward(hidden, context_);
   });
 }
 
-at::Tensor Model::loss(const at::Tensor& tokens, const at::Tensor& targets,
-                       params::UnitEvents* events, const AnnouncedFactor& announced) const {
-  SW_USER_CHECK(UsageError, targets.sizes() == tokens.sizes(), "targets of shape ", targets.sizes(),
-                " do not fit tokens of shape ", tokens.sizes());
+at::Tensor Model::loss(const Tokens& tokens, const at::Tensor& targets, params::UnitEvents* events,
+                       const AnnouncedFactor& announced) const {
+  SW_USER_CHECK(UsageError, targets.sizes() == tokens.ids.sizes(), "targets of shape ",
+                targets.sizes(), " do not fit tokens of shape ", tokens.ids.sizes());
   return pass(tokens, events, [&](const Layer& head, const at::Tensor& hidden) {
     return head.loss(hidden, targets, announced);
   });
@@ -149,9 +174,16 @@ std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
   return specs;
 }
 
-at::Tensor next_token_targets(const at::Tensor& tokens) {
-  const at::Tensor none = at::full({tokens.size(0), 1}, kNoTarget, tokens.options());
-  return at::cat({tokens.slice(1, 1), none}, 1);
+at::Tensor next_token_targets(const Tokens& tokens) {
+  const at::Tensor& ids = tokens.ids;
+  const at::Tensor none = at::full({ids.size(0), 1}, kNoTarget, ids.options());
+  at::Tensor next = ids.slice(1, 1);
+  if (tokens.documents) {
+    const at::Tensor positions =
+        ops::document_positions(*tokens.documents, ids.size(0), ids.size(1));
+    next = next.masked_fill(positions.slice(1, 1) == 0, kNoTarget);
+  }
+  return at::cat({next, none}, 1);
 }
 
 }  // namespace shardwise::models

@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardwise/models/model_config.h"
+#include "shardwise/ops/documents.h"
 #include "shardwise/ops/float8.h"
 #include "shardwise/params/unit.h"
 #include "shardwise/params/unit_events.h"
@@ -41,11 +43,27 @@ enum class Recompute {
   kBlocks         // everything in a block
 };
 
+// Rows of token ids. One document each, or several that do not see each other: positions begin
+// anew with each of these.
+struct Tokens {
+  Tokens(at::Tensor ids, std::optional<ops::Documents> documents = std::nullopt)
+      : ids(std::move(ids)), documents(std::move(documents)) {}
+
+  Tokens to(at::Device device) const;
+  // How many have a next one in their document, where no document is empty.
+  std::int64_t predicted() const;
+
+  at::Tensor ids;  // [batch, seq] int64
+  std::optional<ops::Documents> documents;
+};
+
 // What a layer may need besides its input.
 struct PassContext {
   bool training = false;  // dropout
   Recompute recompute = Recompute::kNothing;
   ops::Float8Recipe fp8 = ops::Float8Recipe::kOff;  // of the products in blocks
+  std::optional<ops::Documents> documents = std::nullopt;
+  at::Tensor positions = {};  // [batch, seq] int64, in the documents; undefined without these
 };
 
 // Computes one part of the model. Holds leaves that the engine may take over; forward reads them.
@@ -85,15 +103,16 @@ class Model {
   // it: products with them stay in bf16. Throws UsageError for other words.
   std::vector<std::string> set_fp8(const std::string& setting);
 
-  // Logits [batch, seq, vocabulary] of tokens [batch, seq] int64 on the parameters' device, in the
-  // parameters' dtype. `events` hears about every layer by its index; null: nobody listens. Throws
-  // UsageError for tokens of another dtype or shape and for more than config().longest_sequence.
-  at::Tensor logits(const at::Tensor& tokens, params::UnitEvents* events = nullptr) const;
+  // Logits [batch, seq, vocabulary] of tokens on the parameters' device, in the parameters' dtype.
+  // `events` hears about every layer by its index; null: nobody listens. Throws UsageError for
+  // tokens of another dtype or shape, documents that do not fill the rows, and for documents of
+  // more than config().longest_sequence tokens.
+  at::Tensor logits(const Tokens& tokens, params::UnitEvents* events = nullptr) const;
   // Mean over all targets but -100 of the cross-entropy (fp32 scalar, nats) of predicting targets
   // [batch, seq] int64 at each position; NaN where all of them are -100, as torch has it. Use
   // next_token_targets for language modelling. The head's unit computes it, for some rows at a time
   // and with its gradients, so that the logits of a batch never exist together.
-  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
+  at::Tensor loss(const Tokens& tokens, const at::Tensor& targets,
                   params::UnitEvents* events = nullptr,
                   const AnnouncedFactor& announced = {}) const;
 
@@ -110,8 +129,8 @@ class Model {
 
  private:
   using LastStep = std::function<at::Tensor(const Layer& head, const at::Tensor& hidden)>;
-  at::Tensor pass(const at::Tensor& tokens, params::UnitEvents* events, const LastStep& last) const;
-  at::Tensor compute(std::size_t layer, const at::Tensor& input) const;
+  at::Tensor pass(const Tokens& tokens, params::UnitEvents* events, const LastStep& last) const;
+  at::Tensor compute(std::size_t layer, const at::Tensor& input, const PassContext& context) const;
   bool is_block(std::size_t layer) const;
 
   ModelConfig config_;
@@ -120,9 +139,9 @@ class Model {
   PassContext context_;
 };
 
-// [batch, seq]: the next token of each position, -100 at the last one, as Hugging Face's loss has
-// it.
-at::Tensor next_token_targets(const at::Tensor& tokens);
+// [batch, seq]: the next token of each position, -100 at the last one of a document, as Hugging
+// Face's loss has it.
+at::Tensor next_token_targets(const Tokens& tokens);
 
 // Random weights as Hugging Face initialises them (normal with initializer_range, GPT-2's scaled
 // residual projections, ones and zeros), the same for the same seed; fp32, on the CPU. Throws

@@ -1,6 +1,7 @@
 // The shape of a model, in Hugging Face's terms.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,7 +41,13 @@ struct AttentionConfig {
   bool qk_norm = false;          // qwen3: RMSNorm of each head of q and k
   bool scaled = true;            // GPT-2: scale_attn_weights, by 1 / sqrt(head_dim)
   bool scaled_by_layer = false;  // GPT-2: scale_attn_by_inverse_layer_idx
-  RopeConfig rope;               // not for GPT-2
+  // sliding_window of each layer, as ops::CausalMask has it; empty: no layer has one
+  std::vector<std::int64_t> windows;
+  RopeConfig rope;  // not for GPT-2
+
+  std::int64_t window_of(std::int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
 };
 
 struct MlpConfig {
@@ -63,8 +70,7 @@ struct ModelConfig {
   std::int64_t hidden = 0;         // hidden_size, n_embd
   std::int64_t layers = 0;         // num_hidden_layers, n_layer
   std::int64_t max_positions = 0;  // max_position_embeddings, n_positions; tokens
-  // The longest sequence that gives the right numbers, in tokens; 0: any length. GPT-2 has no
-  // embeddings beyond n_positions, Mistral would need its sliding window.
+  // The longest sequence, in tokens; 0: any length. GPT-2 has no embeddings beyond n_positions.
   std::int64_t longest_sequence = 0;
   bool tied = false;  // tie_word_embeddings: the head is the embedding's weight
   // pad_token_id as a row of the embedding that starts as zeros and never gets a gradient from

@@ -109,22 +109,30 @@ at::Tensor Rope::frequencies(std::int64_t sequence) const {
   return plain(config_.theta, head_dim_);
 }
 
-RopeTables Rope::compute(std::int64_t sequence, at::Device device) const {
+std::int64_t Rope::regime(std::int64_t longest) const {
+  switch (config_.scaling) {
+    case RopeScaling::kDynamic: return std::max(longest, max_positions_);
+    case RopeScaling::kLongRope: return longest > config_.original_max_positions ? 1 : 0;
+    default: return 0;
+  }
+}
+
+RopeTables Rope::compute(std::int64_t sequence, std::int64_t longest, at::Device device) const {
   // Kept for later passes, which may record gradients when this one does not.
   const c10::InferenceMode no_inference(false);
   const at::NoGradGuard no_grad;
   const at::Tensor angles =
-      at::arange(sequence, at::kFloat).unsqueeze(1) * frequencies(sequence).unsqueeze(0);
+      at::arange(sequence, at::kFloat).unsqueeze(1) * frequencies(longest).unsqueeze(0);
   return {(at::cos(angles) * config_.attention_factor).to(device),
           (at::sin(angles) * config_.attention_factor).to(device)};
 }
 
-RopeTables Rope::tables(std::int64_t sequence, at::Device device) const {
+RopeTables Rope::tables(std::int64_t sequence, std::int64_t longest, at::Device device) const {
   const std::scoped_lock lock(mutex_);
-  const bool fits =
-      kept_ && kept_->sequence == sequence && kept_->tables.cosines.device() == device;
+  const bool fits = kept_ && kept_->sequence == sequence && kept_->regime == regime(longest) &&
+                    kept_->tables.cosines.device() == device;
   if (!fits) {
-    kept_ = Kept{sequence, compute(sequence, device)};
+    kept_ = Kept{sequence, regime(longest), compute(sequence, longest, device)};
   }
   return kept_->tables;
 }

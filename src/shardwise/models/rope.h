@@ -21,19 +21,22 @@ class Rope {
  public:
   explicit Rope(const ModelConfig& config);
 
-  // Computed in fp32 on the CPU, then moved. The last answer is kept, so the blocks of a pass
-  // share one. With dynamic and longrope scaling the frequencies follow from `sequence` alone;
-  // transformers keeps those of the longest sequence that it has seen.
-  RopeTables tables(std::int64_t sequence, at::Device device) const;
+  // For `sequence` positions, with the frequencies of documents of up to `longest` tokens. Computed
+  // in fp32 on the CPU, then moved. The last answer is kept, so the blocks of a pass share one.
+  // With dynamic and longrope scaling the frequencies follow from `longest` alone; transformers
+  // keeps those of the longest sequence that it has seen.
+  RopeTables tables(std::int64_t sequence, std::int64_t longest, at::Device device) const;
 
   // [head_dim / 2], fp32, CPU: radians a token.
   at::Tensor frequencies(std::int64_t sequence) const;
 
  private:
-  RopeTables compute(std::int64_t sequence, at::Device device) const;
+  RopeTables compute(std::int64_t sequence, std::int64_t longest, at::Device device) const;
+  // Lengths with the same one have the same frequencies.
+  std::int64_t regime(std::int64_t longest) const;
 
   struct Kept {
-    std::int64_t sequence;
+    std::int64_t sequence, regime;
     RopeTables tables;
   };
   RopeConfig config_;

@@ -62,7 +62,7 @@ TEST(Rope, Llama3KeepsShortWavesAndSlowsLongOnes) {
 // What rotary embeddings are for: products of rotated heads depend on distances alone.
 TEST(Rope, ProductsDependOnDistance) {
   const Rope rope(config_with(RopeScaling::kNone));
-  const RopeTables tables = rope.tables(20, at::kCPU);
+  const RopeTables tables = rope.tables(20, 20, at::kCPU);
   const auto turned = [&](const at::Tensor& head) {
     return ops::rope(head.expand({20, kHeadDim}), tables.cosines, tables.sines, std::nullopt,
                      /*heads=*/1, kHeadDim, /*interleaved=*/false);
@@ -78,10 +78,10 @@ TEST(Rope, ProductsDependOnDistance) {
 
 TEST(Rope, TablesFollowLength) {
   const Rope rope(config_with(RopeScaling::kNone));
-  const RopeTables first = rope.tables(4, at::kCPU);
-  EXPECT_TRUE(first.cosines.is_same(rope.tables(4, at::kCPU).cosines));
-  EXPECT_EQ(rope.tables(6, at::kCPU).cosines.size(0), 6);
-  EXPECT_TRUE(at::equal(rope.tables(4, at::kCPU).sines, first.sines));
+  const RopeTables first = rope.tables(4, 4, at::kCPU);
+  EXPECT_TRUE(first.cosines.is_same(rope.tables(4, 4, at::kCPU).cosines));
+  EXPECT_EQ(rope.tables(6, 6, at::kCPU).cosines.size(0), 6);
+  EXPECT_TRUE(at::equal(rope.tables(4, 4, at::kCPU).sines, first.sines));
 }
 
 }  // namespace

@@ -13,6 +13,19 @@
 namespace shardwise::ops {
 namespace {
 
+// Documents are given by `offsets` and `longest`.
+at::Tensor causal_attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               double scale, double dropout, std::int64_t window,
+                               const std::optional<at::Tensor>& offsets, std::int64_t longest) {
+  CausalMask mask{.window = window};
+  if (offsets) {
+    mask.documents = Documents{.offsets = *offsets, .longest = longest};
+    check_documents(*mask.documents, q.sym_size(0).guard_int(__FILE__, __LINE__),
+                    q.sym_size(2).guard_int(__FILE__, __LINE__), q.device());
+  }
+  return causal_attention_of_heads(q, k, v, scale, dropout, mask);
+}
+
 // With autograd: made of the ops below, so no kernel of their own.
 void define_differentiable(torch::Library& m) {
   m.def("rms_norm(Tensor x, Tensor? weight, float epsilon=1e-6) -> Tensor", &rms_norm);
@@ -42,8 +55,10 @@ void define_differentiable(torch::Library& m) {
       "layer_norm_beside(Tensor x, Tensor? weight, Tensor? bias, float epsilon=1e-5) "
       "-> (Tensor output, Tensor x)",
       &layer_norm_beside);
-  m.def("causal_attention(Tensor q, Tensor k, Tensor v, float scale, float dropout=0.0) -> Tensor",
-        &causal_attention_of_heads);
+  m.def(
+      "causal_attention(Tensor q, Tensor k, Tensor v, float scale, float dropout=0.0, "
+      "int window=0, Tensor? offsets=None, int longest=0) -> Tensor",
+      &causal_attention_op);
   m.def("activation(Tensor x, str name, bool gated=False) -> Tensor", &activation);
   m.def("embedding(Tensor weight, Tensor ids, int padding=-1) -> Tensor", &embedding);
   m.def(

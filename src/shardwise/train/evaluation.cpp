@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "shardwise/train/token_rows.h"
 
 namespace shardwise::train {
 
@@ -10,7 +14,6 @@ Evaluation evaluate(LayeredEngine& engine, const data::Corpus& corpus, std::int6
                     std::int64_t micro_batch) {
   const EvaluationMode mode(engine);
   const std::int64_t count = samples > 0 ? std::min(samples, corpus.size()) : corpus.size();
-  const std::int64_t length = corpus.length();
   const std::int64_t stride = micro_batch * engine.rank().world_size;
   at::Tensor sums = at::zeros({2}, at::kDouble);
   // Sharded parameters are gathered in each pass, so all ranks make the same number of passes;
@@ -18,14 +21,13 @@ Evaluation evaluate(LayeredEngine& engine, const data::Corpus& corpus, std::int6
   for (std::int64_t first = 0; first < count; first += stride) {
     const std::int64_t begin = std::min(first + micro_batch * engine.rank().rank, count);
     const std::int64_t rows = std::min(micro_batch, count - begin);
-    const at::Tensor tokens = at::empty({std::max<std::int64_t>(rows, 1), length}, at::kLong);
-    for (std::int64_t row = 0; row < tokens.size(0); ++row) {
-      corpus.read(rows > 0 ? begin + row : 0,
-                  {tokens.data_ptr<std::int64_t>() + row * length, static_cast<size_t>(length)});
-    }
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(std::max<std::int64_t>(rows, 1)));
+    std::iota(samples.begin(), samples.end(), rows > 0 ? begin : 0);
+    const at::Tensor ids = at::empty({std::ssize(samples), corpus.length()}, at::kLong);
+    const models::Tokens tokens = token_rows(ids, data::read_samples(corpus, samples, values(ids)));
     const double loss = engine.loss(tokens).item<double>();
-    if (rows > 0) {
-      const auto predicted = static_cast<double>(rows * (length - 1));
+    if (rows > 0 && tokens.predicted() > 0) {
+      const auto predicted = static_cast<double>(tokens.predicted());
       sums += at::tensor({loss * predicted, predicted}, at::kDouble);
     }
   }

@@ -63,21 +63,21 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
       grouped(model_.units(precision::dtype_of(config_.model_dtype())), rule_));
 }
 
-at::Tensor LayeredEngine::loss(const at::Tensor& tokens) {
+at::Tensor LayeredEngine::loss(const models::Tokens& tokens) {
   return loss(tokens, models::next_token_targets(tokens));
 }
 
-at::Tensor LayeredEngine::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+at::Tensor LayeredEngine::loss(const models::Tokens& tokens, const at::Tensor& targets) {
   return model_.loss(tokens.to(rank_.device), targets.to(rank_.device), &core_->driver(),
                      announced_factor(tokens));
 }
 
 // As backward() will scale a loss of these tokens.
-models::AnnouncedFactor LayeredEngine::announced_factor(const at::Tensor& tokens) const {
+models::AnnouncedFactor LayeredEngine::announced_factor(const models::Tokens& tokens) const {
   models::AnnouncedFactor announced;
   if (core_->window().token_weighted()) {
-    const std::int64_t last_ones = tokens.dim() == 2 ? tokens.size(0) : 0;  // have no next one
-    announced.factor = static_cast<double>(std::max<std::int64_t>(tokens.numel() - last_ones, 1));
+    const std::int64_t predicted = tokens.ids.dim() == 2 ? tokens.predicted() : 1;
+    announced.factor = static_cast<double>(std::max<std::int64_t>(predicted, 1));
   } else {
     announced.factor = 1.0 / static_cast<double>(core_->window().size());
   }
@@ -87,7 +87,7 @@ models::AnnouncedFactor LayeredEngine::announced_factor(const at::Tensor& tokens
   return announced;
 }
 
-at::Tensor LayeredEngine::logits(const at::Tensor& tokens) {
+at::Tensor LayeredEngine::logits(const models::Tokens& tokens) {
   return model_.logits(tokens.to(rank_.device), &core_->driver());
 }
 

@@ -39,12 +39,12 @@ class LayeredEngine {
   void set_training(bool training) { model_.set_training(training); }
   bool training() const { return model_.training(); }
 
-  // Mean cross-entropy (nats) of predicting each next token of tokens [batch, seq] int64, on any
-  // device; with `targets` [batch, seq] int64 of predicting those, -100: none. fp32 scalar.
-  at::Tensor loss(const at::Tensor& tokens);
-  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // Mean cross-entropy (nats) of predicting each next token of a document, on any device; with
+  // `targets` [batch, seq] int64 of predicting those, -100: none. fp32 scalar.
+  at::Tensor loss(const models::Tokens& tokens);
+  at::Tensor loss(const models::Tokens& tokens, const at::Tensor& targets);
   // [batch, seq, vocabulary] in the training dtype.
-  at::Tensor logits(const at::Tensor& tokens);
+  at::Tensor logits(const models::Tokens& tokens);
 
   // Backward of a loss; divides by the accumulation steps and scales in fp16. `tokens`: how many
   // the loss is the mean of, where shardwise.token_weighted_loss asks for it. After an error the
@@ -78,7 +78,7 @@ class LayeredEngine {
   Engine& core() { return *core_; }
 
  private:
-  models::AnnouncedFactor announced_factor(const at::Tensor& tokens) const;
+  models::AnnouncedFactor announced_factor(const models::Tokens& tokens) const;
   void update(std::int64_t partial_of = 0);
   void settle();
   // Of each parameter group: one, or with Muon the matrices and then the rest.

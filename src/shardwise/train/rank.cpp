@@ -19,8 +19,10 @@ Rank join_job(const config::LaunchEnvironment& environment, const config::Settin
   return {.rank = environment.rank,
           .world_size = environment.world_size,
           .device = device,
-          .channels = comm::join_ranks(environment, device, timeout, config.own.force_communication,
-                                       config.own.hybrid_shard_size)};
+          .channels = comm::join_ranks(environment, device, timeout,
+                                       {.force = config.own.force_communication,
+                                        .shard_size = config.own.hybrid_shard_size,
+                                        .max_ctas = config.own.max_ctas})};
 }
 
 }  // namespace shardwise::train

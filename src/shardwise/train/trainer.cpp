@@ -16,6 +16,7 @@
 #include "shardwise/models/job_model.h"
 #include "shardwise/train/evaluation.h"
 #include "shardwise/train/generation.h"
+#include "shardwise/train/token_rows.h"
 
 namespace shardwise::train {
 namespace {
@@ -157,11 +158,11 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t length = job_.data.sequence_length;
   const at::Tensor losses = at::zeros({1}, engine_->rank().device);
-  const at::Tensor tokens = at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
+  const at::Tensor ids = at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
   for (bool updated = false; !updated;) {
-    loader_->next({tokens.data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
+    const models::Tokens tokens = token_rows(ids, loader_->next(values(ids)));
     const at::Tensor loss = engine_->loss(tokens);
-    engine_->backward(loss, at::scalar_tensor(tokens.size(0) * (tokens.size(1) - 1)));
+    engine_->backward(loss, at::scalar_tensor(tokens.predicted()));
     losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
     report_pending(sink);
     updated = engine_->step();

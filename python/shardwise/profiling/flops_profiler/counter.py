@@ -41,6 +41,24 @@ def attention_backward(grad: Any, query: Any, key: Any, value: Any, *args: Any, 
     return 2 * attention(query, key, value)
 
 
+def flash_attention(query: Any, key: Any, value: Any, offsets: Any, *args: Any, **kw: Any) -> int:
+    """Of rows [batch, seq, heads, size], or of documents [tokens, heads, size] at ``offsets``."""
+    *rows, heads, size = query.shape
+    squares = (
+        int(offsets.long().diff().square().sum()) if offsets is not None else rows[0] * rows[1] ** 2
+    )
+    return 4 * squares * heads * size
+
+
+def flash_attention_backward(grad: Any, query: Any, *args: Any, **kwargs: Any) -> int:
+    """See ``attention_backward``; ``out`` and ``logsumexp`` are before the offsets."""
+    return 2 * flash_attention(query, None, None, args[4], **kwargs)
+
+
+for formula in (flash_attention, flash_attention_backward):
+    formula._get_raw = True  # torch hands over tensors, not their shapes
+
+
 def joined_product(x: Any, weights: Any, *args: Any, **kwargs: Any) -> int:
     """One input by several weights."""
     return 2 * math.prod(x) * sum(weight[0] for weight in weights)
@@ -73,6 +91,8 @@ ATTENTION = {
     aten._scaled_dot_product_flash_attention_backward: attention_backward,
     aten._scaled_dot_product_efficient_attention_backward: attention_backward,
     aten._scaled_dot_product_cudnn_attention_backward: attention_backward,
+    aten._flash_attention_forward: flash_attention,
+    aten._flash_attention_backward: flash_attention_backward,
 }
 
 

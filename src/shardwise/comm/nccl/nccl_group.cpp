@@ -7,9 +7,13 @@ namespace shardwise::comm {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size, at::Device device,
-                                                    std::chrono::milliseconds timeout) {
+                                                    std::chrono::milliseconds timeout,
+                                                    int max_ctas) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
+  if (max_ctas > 0) {
+    options->config.maxCTAs = max_ctas;
+  }
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   group->setBoundDeviceId(device);
   return group;

@@ -5,7 +5,8 @@
 namespace shardwise::comm {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int,
-                                                    int, at::Device, std::chrono::milliseconds) {
+                                                    int, at::Device, std::chrono::milliseconds,
+                                                    int) {
   SW_FAIL(CommunicationError,
           "this build has no CUDA: build where nvcc is found, or set DS_ACCELERATOR=cpu");
 }

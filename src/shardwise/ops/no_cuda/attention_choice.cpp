@@ -6,4 +6,6 @@ bool prefers_cudnn(const at::Tensor&, const at::Tensor&, const at::Tensor&, doub
   return false;
 }
 
+bool takes_flash(const at::Tensor&) { return false; }
+
 }  // namespace shardwise::ops

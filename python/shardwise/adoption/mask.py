@@ -1,0 +1,87 @@
+"""The mask by which a model tells its blocks what tokens see, and that is never made.
+
+transformers makes masks of the positions, [batch, 1, seq, seq] for windows and packed samples.
+Where the caller gives neither mask nor positions it looks for packed samples in positions that it
+has just made itself, and waits for the GPU to answer. A mask of four dimensions it passes on as it
+is, so a mark says all that blocks need to know: an empty tensor, or where documents begin as int32
+[1, longest, 1, documents + 1], of which one row is in memory. What checkpoints keep of a tensor is
+enough for it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+EMPTY = (0, 0, 0, 0)
+# What transformers' flash attention takes beside positions; its sdpa looks at positions alone.
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+@dataclass
+class Documents:
+    """Documents in rows: ``offsets`` int32 [documents + 1], where each begins in the tokens of all
+    rows, then their number; ``longest``, the tokens of the longest."""
+
+    offsets: torch.Tensor
+    longest: int
+
+
+def causal_mark(documents: Documents | None = None) -> torch.Tensor:
+    """A mask that says: causal, within the layer's window and a token's document."""
+    if documents is None:
+        return torch.empty(EMPTY)
+    return documents.offsets.expand(1, documents.longest, 1, -1)
+
+
+def is_causal_mark(mask: Any) -> bool:
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        return False
+    # transformers' masks are of other types.
+    return mask.shape == EMPTY or (mask.dtype == torch.int32 and mask.shape[::2] == (1, 1))
+
+
+def documents_of(mark: torch.Tensor) -> Documents | None:
+    return None if mark.shape == EMPTY else Documents(mark[0, 0, 0], mark.shape[1])
+
+
+def find_documents(positions: torch.Tensor, given: dict[str, Any]) -> Documents | None:
+    """The documents of rows with these positions, [batch, seq]; None: one in each row.
+
+    As transformers sees them: another begins wherever a position does not follow the one before it.
+    Positions on a GPU have to be waited for, except where ``given`` has ``cu_seq_lens_q`` and
+    ``max_length_q`` that a collator made of the same samples.
+    """
+    batch, sequence = positions.shape
+    begins, longest = given.get("cu_seq_lens_q"), given.get("max_length_q")
+    if positions.is_cuda and isinstance(begins, torch.Tensor) and isinstance(longest, int):
+        begins = begins.to(positions.device, torch.int32)
+        if batch > 1:  # where one of the rows' is among them already, a document is empty
+            rows = torch.arange(batch, dtype=torch.int32, device=positions.device) * sequence
+            begins = torch.cat((begins, rows)).sort()[0]
+        return Documents(begins.contiguous(), longest)
+    first = torch.ones(batch, sequence, dtype=torch.bool)
+    first[:, 1:] = positions.cpu().diff(dim=-1) != 1
+    if first.sum() == batch:
+        return None
+    begins = torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()])))
+    return Documents(begins.to(positions.device, torch.int32), int(begins.diff().max()))
+
+
+def plain_mask(mark: torch.Tensor, window: int | None, hidden: torch.Tensor) -> torch.Tensor | None:
+    """The same as a mask for transformers' own attention over ``hidden``, [batch, seq, width]: bool
+    [batch, 1, seq, seq], or None where it is plainly causal."""
+    documents = documents_of(mark)
+    batch, sequence = hidden.shape[:2]
+    if documents is None and (window is None or sequence <= window):
+        return None
+    places = torch.arange(sequence, device=hidden.device)
+    seen = places <= places[:, None]
+    if window is not None:
+        seen &= places > places[:, None] - window
+    seen = seen.expand(batch, 1, sequence, sequence)
+    if documents is not None:
+        tokens = torch.arange(batch * sequence, device=hidden.device, dtype=torch.int32)
+        number = torch.bucketize(tokens, documents.offsets, right=True).view(batch, 1, sequence)
+        seen = seen & (number[..., None] == number[..., None, :])
+    return seen
