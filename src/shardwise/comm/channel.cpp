@@ -143,9 +143,11 @@ WorkPtr Channel::run(const CollectiveEvent& event, double share, Launch&& launch
   return std::make_unique<CountedWork>(this, std::move(work), event);
 }
 
-WorkPtr Channel::all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who) {
+WorkPtr Channel::all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who,
+                            device::Event* ready) {
   SW_CHECK_EQ(out.numel(), in.numel() * size(), "all_gather for ", who);
-  return run(Collective::kAllGather, out, who, [&] { return transport_->all_gather(out, in); });
+  return run(Collective::kAllGather, out, who,
+             [&] { return transport_->all_gather(out, in, ready); });
 }
 
 WorkPtr Channel::reduce_scatter(const at::Tensor& out, const at::Tensor& in,

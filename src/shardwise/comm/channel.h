@@ -37,7 +37,8 @@ class Channel {
   int size() const { return transport_->size(); }
   std::string transport_name() const { return transport_->name(); }
 
-  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who);
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view who,
+                     device::Event* ready = nullptr);
   WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in, const Reduction& reduction,
                          std::string_view who);
   WorkPtr all_reduce(const at::Tensor& tensor, double scale, std::string_view who);

@@ -214,7 +214,7 @@ class CpuTransport : public Transport {
     event.who.copy(header_.who, sizeof(header_.who) - 1);
   }
 
-  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, device::Event*) override {
     auto exchange = make_exchange();
     const at::Tensor mine = as_bytes(in);
     const at::Tensor all = as_bytes(out);
@@ -258,7 +258,7 @@ class CpuTransport : public Transport {
     }
     const at::Tensor mine = whole.narrow(0, rank() * part, part);
     reduce_scatter(mine, whole, {.scale = scale})->wait();
-    WorkPtr work = all_gather(whole, mine);
+    WorkPtr work = all_gather(whole, mine, /*ready=*/nullptr);
     return even ? std::move(work) : std::make_unique<CopyWork>(std::move(work), tensor, used);
   }
 

@@ -2,7 +2,7 @@
 // A c10d NCCL group runs asynchronous collectives on one internal stream and hands out Work
 // objects. With asyncOp = false it launches on the current stream instead and returns no Work, so
 // the order is ours: each transport has a stream of its own, which waits for the compute stream as
-// it stands at the launch, and the work's event is what the compute stream waits for later. Nothing
+// it stands at the launch or stood earlier, and the work's event is what the compute stream waits for later. Nothing
 // blocks the host. Buffers need no record_stream: they belong to pools that live as long as the
 // engine.
 #include <ATen/ATen.h>
@@ -57,15 +57,16 @@ class NcclTransport : public Transport {
                         collective_name(event.collective), " for ", event.who);
   }
 
-  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    return on_stream([&] {
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, device::Event* ready) override {
+    const auto launch = [&] {
       c10d::AllgatherOptions options;
       options.asyncOp = false;
       options.timeout = timeout_;
       at::Tensor output = out;
       at::Tensor input = in;
       backend_->_allgather_base(output, input, options);
-    });
+    };
+    return ready ? on_stream(launch, *ready) : on_stream(launch);
   }
 
   WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,
@@ -134,11 +135,16 @@ class NcclTransport : public Transport {
  private:
   template <typename Launch>
   WorkPtr on_stream(Launch&& launch) {
+    device::Event present(device_);
+    present.record();
+    return on_stream(launch, present);
+  }
+
+  template <typename Launch>
+  WorkPtr on_stream(Launch&& launch, device::Event& ready) {
     watchdog_.check();
-    device::Event inputs_ready(device_);
-    inputs_ready.record();
     const device::SideStream::Guard guard(stream_);
-    inputs_ready.block_current_stream();
+    ready.block_current_stream();
     const auto span = measures_ ? std::make_shared<device::Span>(device_) : nullptr;
     if (span) {
       span->begin.record();

@@ -101,7 +101,7 @@ class ThreadTransport : public Transport {
   int size() const override { return size_; }
   std::string name() const override { return "threads"; }
 
-  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, device::Event*) override {
     point_->meet(rank_, {Collective::kAllGather, in}, [&](const std::vector<Offer>& offers) {
       for (int r = 0; r < size_; ++r) {
         const at::Tensor part = out.narrow(0, r * in.numel(), in.numel());

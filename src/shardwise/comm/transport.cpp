@@ -30,7 +30,7 @@ class SingleTransport : public Transport {
   int size() const override { return 1; }
   std::string name() const override { return "single"; }
 
-  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) override {
+  WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in, device::Event*) override {
     if (!out.is_alias_of(in)) {
       out.copy_(in);
     }

@@ -49,8 +49,10 @@ class Transport {
   virtual void announce(const CollectiveEvent&) {}
 
   // out [size × n] = the `in` [n] of all ranks in rank order. `in` may be this rank's part of
-  // `out`.
-  virtual WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
+  // `out`. On a GPU it begins behind `ready`, from where on `in` may be read and `out` written; null:
+  // behind everything that was launched on the current stream.
+  virtual WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in,
+                             device::Event* ready = nullptr) = 0;
   // out [n] = this rank's part of the sum of all `in` [size × n]. `out` may be its part of `in`.
   // dtypes may differ. On the CPU the sum is taken in fp32 in rank order and rounded once.
   virtual WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,

@@ -34,7 +34,9 @@ class DeviceTransport : public comm::Transport {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string name() const override { return "fake"; }
-  comm::WorkPtr all_gather(const at::Tensor&, const at::Tensor&) override { return launch(); }
+  comm::WorkPtr all_gather(const at::Tensor&, const at::Tensor&, device::Event*) override {
+    return launch();
+  }
   comm::WorkPtr reduce_scatter(const at::Tensor&, const at::Tensor&,
                                const comm::Reduction&) override {
     return launch();

@@ -167,6 +167,7 @@ std::vector<params::UnitSpec> Model::units(at::ScalarType dtype) const {
       ++index;
     }
   }
+  specs.front().backward_reads = false;  // an embedding needs the tokens alone
   if (config_.tied) {
     specs.front().parameters.front().aliases = {"lm_head.weight"};
     specs.back().uses = {0};

@@ -171,6 +171,7 @@ void Registry::add_unit(UnitSpec spec) {
   unit->id = static_cast<int>(units_.size());
   unit->name = spec.name;
   unit->uses = spec.uses;
+  unit->backward_reads = spec.backward_reads;
   std::map<Kind, Segment*> by_kind;
   std::map<Segment*, std::vector<ValueSource*>> sources;
   for (ParameterSpec& parameter : spec.parameters) {

@@ -49,6 +49,7 @@ struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   std::vector<int> uses;
+  bool backward_reads = true;  // false: only forward reads parameters (an embedding)
 };
 
 // One parameter inside a segment.
@@ -124,6 +125,7 @@ struct Unit {
   std::string name;
   std::vector<std::unique_ptr<Segment>> segments;
   std::vector<int> uses;
+  bool backward_reads = true;
   bool sharded = false;
 
   std::int64_t numel() const;  // with padding

@@ -303,8 +303,12 @@ void Engine::step(const std::vector<optim::GroupValues>& groups, std::int64_t pa
   }
   boundary_->decide(place, partial ? window_.partial_factor(partial_of, mesh_.world_size()) : 1.0);
   order_hash_.reset();
-  optimizer_->update(place, *boundary_);
-  optimizer_->gather_updated(*channels_.gather, order_hash_);
+  const std::vector<int> first = gatherer_.first();
+  const std::shared_ptr<device::Event> ready = optimizer_->update(place, *boundary_, first);
+  optimizer_->gather_updated(*channels_.gather, order_hash_, ready.get());
+  if (ready) {
+    gatherer_.note_ready(first, ready);
+  }
   reducer_.clear();
   driver_->forget_unfrozen();
   window_.close(/*with_micro_batch=*/!partial || window_.had_backward());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cmath>
 #include <future>
 #include <mutex>
@@ -333,6 +334,69 @@ TEST(EngineOrderTest, ABlockUnfrozenOnOneRankIsAnErrorThatNamesIt) {
     EXPECT_NO_THROW(model.step());
   });
   EXPECT_EQ(errors, 2);
+}
+
+// Passes everything on, and notes which gathers do not wait for all that was launched before.
+class NotingTransport : public comm::Transport {
+ public:
+  NotingTransport(std::shared_ptr<comm::Transport> inner, std::vector<bool>& early)
+      : inner_(std::move(inner)), early_(early) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return inner_->name(); }
+  comm::WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in,
+                           device::Event* ready) override {
+    early_.push_back(ready != nullptr);
+    return inner_->all_gather(out, in, ready);
+  }
+  comm::WorkPtr reduce_scatter(const at::Tensor& out, const at::Tensor& in,
+                               const comm::Reduction& reduction) override {
+    return inner_->reduce_scatter(out, in, reduction);
+  }
+  comm::WorkPtr all_reduce(const at::Tensor& tensor, double scale) override {
+    return inner_->all_reduce(tensor, scale);
+  }
+  comm::WorkPtr broadcast(const at::Tensor& tensor, int root) override {
+    return inner_->broadcast(tensor, root);
+  }
+  comm::WorkPtr all_to_all(const std::vector<at::Tensor>& out,
+                           const std::vector<at::Tensor>& in) override {
+    return inner_->all_to_all(out, in);
+  }
+
+ private:
+  std::shared_ptr<comm::Transport> inner_;
+  std::vector<bool>& early_;
+};
+
+TEST(EngineOrderTest, GathersOfThePassBehindAnUpdateWaitForTheirUnitsAlone) {
+  const auto transports = comm::make_thread_transports(2, std::chrono::seconds(20));
+  comm::run_ranks(2, [&](const comm::ShardChannels& channels) {
+    const int rank = channels.gather->rank();
+    std::vector<bool> early;
+    const auto noting = std::make_shared<NotingTransport>(transports[rank], early);
+    Model model({std::make_shared<comm::Channel>(noting, "gather"), channels.reduce}, /*stage=*/3);
+    const auto gathers_of_a_step = [&] {
+      early.clear();
+      model.loss(batch(0).narrow(0, 6 * rank, 6)).backward();
+      const std::vector<bool> seen = early;
+      model.step();
+      return seen;
+    };
+    const auto count = [](const std::vector<bool>& seen) {
+      return std::count(seen.begin(), seen.end(), true);
+    };
+    EXPECT_EQ(count(gathers_of_a_step()), 0);  // nothing was updated yet
+    const std::vector<bool> second = gathers_of_a_step();
+    ASSERT_GT(second.size(), 3U);  // a block and the two behind it come first
+    EXPECT_EQ(std::vector<bool>(second.begin(), second.begin() + 3), std::vector<bool>(3, true));
+    EXPECT_EQ(count(second), 3);
+    // What else changes a shard has to be waited for.
+    model.engine().tensors().set_full(0, "parameter", initial_weight(0));
+    const std::vector<bool> third = gathers_of_a_step();
+    EXPECT_FALSE(third[0]);
+    EXPECT_EQ(count(third), 2);
+  });
 }
 
 TEST(EngineUseTest, StepWithoutBackwardIsAnError) {

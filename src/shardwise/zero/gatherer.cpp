@@ -35,7 +35,7 @@ Gatherer::~Gatherer() {
 
 void Gatherer::begin_pass(bool training) {
   keeping_ = false;
-  release_all();
+  drop_all();
   std::fill(calls_.begin(), calls_.end(), 0);
   if (order_.begin(training)) {
     log_info("the order of units changed; it was gathered on demand and is recorded anew");
@@ -96,7 +96,7 @@ void Gatherer::forget_changes(int unit) {
   }
 }
 
-void Gatherer::release_all() {
+void Gatherer::drop_all() {
   for (std::size_t unit = 0; unit < entries_.size(); ++unit) {
     entries_[unit].in_use = false;
     entries_[unit].holders = 0;
@@ -131,7 +131,8 @@ bool Gatherer::needed_next(int unit) const {
     if (uses(next, unit)) {
       return true;
     }
-    if (entries_[next].state == State::kReleased) {
+    const std::vector<int>& used = registry_.unit(next).uses;
+    if (released(next) || std::any_of(used.begin(), used.end(), [&](int u) { return released(u); })) {
       return false;
     }
   }
@@ -157,20 +158,72 @@ void Gatherer::prefetch() {
     return;
   }
   int depth = 0;
-  for (const int next : order_.ahead()) {
-    if (!registry_.unit(next).sharded || entries_[next].in_use) {
-      continue;
+  // False where there is no more to gather now.
+  const auto gather = [&](int unit) {
+    if (!registry_.unit(unit).sharded || entries_[unit].in_use) {
+      return true;
     }
-    if (entries_[next].state == State::kReleased) {
-      if (live_elements_ + registry_.unit(next).numel() > options_.max_live_elements) {
-        return;
+    if (entries_[unit].state == State::kReleased) {
+      if (live_elements_ + registry_.unit(unit).numel() > options_.max_live_elements) {
+        return false;
       }
-      start(next);
+      start(unit);
     }
-    if (++depth >= options_.prefetch_depth) {
+    return ++depth < options_.prefetch_depth;
+  };
+  for (const int next : order_.ahead()) {
+    const std::vector<int>& used = registry_.unit(next).uses;
+    if (!gather(next) || !std::all_of(used.begin(), used.end(), gather)) {
       return;
     }
   }
+}
+
+std::vector<int> Gatherer::first() const {
+  std::vector<int> found;
+  if (options_.prefetch_depth <= 0) {
+    return found;
+  }
+  const auto add = [&](int unit) {
+    if (registry_.unit(unit).sharded && std::find(found.begin(), found.end(), unit) == found.end()) {
+      found.push_back(unit);
+    }
+  };
+  for (const int next : order_.training()) {
+    add(next);
+    for (const int used : registry_.unit(next).uses) {
+      add(used);
+    }
+    if (static_cast<int>(found.size()) > options_.prefetch_depth) {
+      break;
+    }
+  }
+  return found;
+}
+
+void Gatherer::note_ready(const std::vector<int>& units, std::shared_ptr<device::Event> ready) {
+  ready_ = std::move(ready);
+  ready_shards_.clear();
+  for (const int unit : units) {
+    for (const auto& segment : registry_.unit(unit).segments) {
+      const at::Tensor& shard = segment->shard.data();
+      ready_shards_.emplace_back(shard, shard._version());
+    }
+  }
+}
+
+// Null: what was launched on the current stream counts.
+device::Event* Gatherer::ready(const params::Segment& segment) const {
+  const at::Tensor& shard = segment.shard.data();
+  const bool known = std::any_of(ready_shards_.begin(), ready_shards_.end(), [&](const auto& entry) {
+    return entry.first.is_same(shard) && entry.second == shard._version();
+  });
+  return known ? ready_.get() : nullptr;
+}
+
+void Gatherer::give_back(at::Tensor buffer) {
+  ready_.reset();
+  pool_.give_back(std::move(buffer));
 }
 
 void Gatherer::start(int unit, bool exact) {
@@ -192,10 +245,14 @@ void Gatherer::start(int unit, bool exact) {
       continue;
     }
     const at::ScalarType dtype = exact ? segment->dtype : segment->travel.value_or(segment->dtype);
+    const std::int64_t allocated = pool_.allocated_bytes();
     at::Tensor buffer = pool_.take(segment->layout.numel, dtype);
+    // New memory may have been another tensor's until now, and a cast is launched now.
+    const bool as_it_was = pool_.allocated_bytes() == allocated && dtype == segment->dtype;
     entry.exact = entry.exact && dtype == segment->dtype;
     entry.sent.push_back(segment->shard.data().to(dtype));
-    entry.work.push_back(channel_.all_gather(buffer, entry.sent.back(), segment->name));
+    entry.work.push_back(channel_.all_gather(buffer, entry.sent.back(), segment->name,
+                                             as_it_was ? ready(*segment) : nullptr));
     entry.buffers.push_back(std::move(buffer));
   }
   entry.state = State::kInFlight;
@@ -221,7 +278,7 @@ void Gatherer::finish(int unit) {
         at::Tensor travelled =
             std::exchange(buffer, pool_.take(segment->layout.numel, segment->dtype));
         buffer.copy_(travelled);
-        pool_.give_back(std::move(travelled));
+        give_back(std::move(travelled));
       }
       segment->storage.point_at(buffer);
       segment->remember_versions();
@@ -253,7 +310,7 @@ void Gatherer::drop(int unit) {
       const at::NoGradGuard no_grad;
       buffer.fill_(std::numeric_limits<double>::quiet_NaN());
     }
-    pool_.give_back(std::move(buffer));
+    give_back(std::move(buffer));
   }
   entry.buffers.clear();
   entry.state = State::kReleased;

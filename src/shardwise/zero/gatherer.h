@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "shardwise/comm/channel.h"
 #include "shardwise/device/buffer_pool.h"
+#include "shardwise/device/stream.h"
 #include "shardwise/params/registry.h"
 #include "shardwise/zero/order.h"
 
@@ -43,7 +46,10 @@ class Gatherer {
   void open(int unit);
   void close(int unit);
   // Lets go of the ring's free buffers: segments have got other sizes.
-  void forget_buffers() { pool_.clear(); }
+  void forget_buffers() {
+    pool_.clear();
+    ready_shards_.clear();
+  }
   bool any_open() const { return open_count_ > 0; }
   // Changes in place since the unit was gathered are no error: they were taken care of, or dropped.
   void forget_changes(int unit);
@@ -51,13 +57,21 @@ class Gatherer {
   const std::vector<int>& calls() const { return calls_; }
   // Releases everything that is not open and forgets who holds what. Before an update, and after
   // errors.
-  void release_all();
+  void release_all() {
+    ready_.reset();
+    drop_all();
+  }
   // At the end of backward: the same, unless told to keep.
   void release_leftovers() {
     if (!keeping_) {
       release_all();
     }
   }
+  // Units that a pass with gradients like the last one gathers at its begin.
+  std::vector<int> first() const;
+  // The shards of these units keep the values that they have at `ready`, whatever is launched
+  // behind it: gathers of the next pass need not wait for that.
+  void note_ready(const std::vector<int>& units, std::shared_ptr<device::Event> ready);
   // From now until the next pass release() does nothing: a backward records a graph of its own.
   void keep_until_next_pass() { keeping_ = true; }
 
@@ -80,10 +94,16 @@ class Gatherer {
   void start(int unit, bool exact = false);
   void finish(int unit);
   void drop(int unit);
+  void drop_all();
+  void give_back(at::Tensor buffer);
   void hold(int unit);
   void let_go(int unit);
   void prefetch();
+  device::Event* ready(const params::Segment& segment) const;
   bool uses(int user, int unit) const;
+  bool released(int unit) const {
+    return registry_.unit(unit).sharded && entries_[unit].state == State::kReleased;
+  }
   bool needed_next(int unit) const;
   bool needed_soon(int unit) const;
 
@@ -95,6 +115,9 @@ class Gatherer {
   AcquireOrder order_;
   std::vector<Entry> entries_;
   std::vector<int> calls_;  // by unit
+  // See note_ready; none once a buffer was given back, which must not be written before that.
+  std::shared_ptr<device::Event> ready_;
+  std::vector<std::pair<at::Tensor, std::uint32_t>> ready_shards_;  // and their versions
   std::int64_t live_elements_ = 0;
   int open_count_ = 0;
   bool keeping_ = false;

@@ -100,4 +100,8 @@ std::span<const int> AcquireOrder::ahead() const {
   return std::span<const int>(recorded_[mode_]).subspan(current_.size());
 }
 
+std::span<const int> AcquireOrder::training() const {
+  return mode_ == 1 && diverged_ ? current_ : recorded_[1];
+}
+
 }  // namespace shardwise::zero

@@ -71,6 +71,8 @@ class AcquireOrder {
   void advance(int unit);
   // Recorded units after the last one acquired; empty when unknown.
   std::span<const int> ahead() const;
+  // The record of passes with gradients, or what the present one would make it.
+  std::span<const int> training() const;
 
  private:
   std::vector<int> recorded_[2];

@@ -176,15 +176,19 @@ ShardedOptimizer::Table ShardedOptimizer::make_table(bool for_norm) const {
   std::vector<kernels::Chunk> chunks;
   Table table;
   table.for_norm = for_norm;
+  table.chunks_of.resize(registry_.segments().size());
   for (const Segment* segment : registry_.segments()) {
     // Matrices of Muon count for the norm, and no kernel updates them.
     if (segment->trainable && (for_norm || !segment->whole_matrices)) {
       if (for_norm || !options_.offload) {
         table.device = segment->shard.data().device();
       }
+      params::Range& own = table.chunks_of[segment->id];
+      own.begin = static_cast<std::int64_t>(chunks.size());
       append_chunks(*segment,
                     for_norm ? segment->layout.shard_of(options_.rank) : shards_[segment->id].range,
                     chunks);
+      own.end = static_cast<std::int64_t>(chunks.size());
     }
   }
   table.chunk_count = static_cast<std::int64_t>(chunks.size());
@@ -294,7 +298,10 @@ void ShardedOptimizer::check_unchanged() const {
   }
 }
 
-void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
+std::shared_ptr<device::Event> ShardedOptimizer::update(const kernels::Place& place,
+                                                        Boundary& boundary,
+                                                        const std::vector<int>& first) {
+  std::shared_ptr<device::Event> between;
   if (moves_matrices()) {
     run_muon(boundary);
   }
@@ -307,9 +314,59 @@ void ShardedOptimizer::update(const kernels::Place& place, Boundary& boundary) {
   } else {
     Table& table = has_update_table() ? update_ : own_;
     refresh(table);
-    rule_->run(place, table.view, boundary.decision(), boundary.active(), boundary.steps());
+    const auto run = [&](const kernels::ChunkTable& chunks) {
+      rule_->run(place, chunks, boundary.decision(), boundary.active(), boundary.steps());
+    };
+    if (first.empty()) {
+      run(table.view);
+    } else {
+      between = run_in_two(table, first, run);
+    }
   }
   note_update();
+  return between;
+}
+
+std::shared_ptr<device::Event> ShardedOptimizer::run_in_two(
+    const Table& table, const std::vector<int>& first,
+    const std::function<void(const kernels::ChunkTable&)>& run) const {
+  std::vector<char> goes_first(table.chunks_of.size());
+  for (const Segment* segment : registry_.segments()) {
+    goes_first[segment->id] = !segment->sharded;
+  }
+  for (const int unit : first) {
+    for (const auto& segment : registry_.unit(unit).segments) {
+      goes_first[segment->id] = true;
+    }
+  }
+  // Segments that lie one behind the other are one launch.
+  const auto run_half = [&](bool half) {
+    params::Range run_of;
+    const auto launch = [&] {
+      if (run_of.size() > 0) {
+        kernels::ChunkTable part = table.view;
+        part.chunks += run_of.begin;
+        part.chunk_count = run_of.size();
+        run(part);
+      }
+    };
+    for (const Segment* segment : registry_.segments()) {
+      const params::Range chunks = table.chunks_of[segment->id];
+      if (goes_first[segment->id] == half && chunks.size() > 0) {
+        if (chunks.begin != run_of.end) {
+          launch();
+          run_of.begin = chunks.begin;
+        }
+        run_of.end = chunks.end;
+      }
+    }
+    launch();
+  };
+  run_half(true);
+  auto between = std::make_shared<device::Event>(table.device);
+  between->record();
+  run_half(false);
+  return between;
 }
 
 // Copies of the masters in the training dtype become the parameters.
@@ -487,7 +544,8 @@ void ShardedOptimizer::note_update() {
   }
 }
 
-void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash) {
+void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash,
+                                      device::Event* ready) {
   if (!options_.plan.shard_optimizer) {
     return;
   }
@@ -496,7 +554,8 @@ void ShardedOptimizer::gather_updated(comm::Channel& channel, OrderHash& hash) {
     for (const auto& segment : unit->segments) {
       if (segment->trainable && !segment->sharded && segment->layout.numel > 0) {
         hash.add(comm::Collective::kAllGather, unit->id);
-        work.push_back(channel.all_gather(segment->full, segment->shard.data(), segment->name));
+        work.push_back(
+            channel.all_gather(segment->full, segment->shard.data(), segment->name, ready));
       }
     }
   }

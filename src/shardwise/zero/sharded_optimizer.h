@@ -61,9 +61,13 @@ class ShardedOptimizer {
   // last update: their masters would undo it.
   void check_unchanged() const;
   // Applies the boundary's decision. The host waits for it if the rule or the states are elsewhere.
-  void update(const kernels::Place& place, Boundary& boundary);
-  // Stages 1–2 and units that stay gathered: everybody gets the new parameters.
-  void gather_updated(comm::Channel& channel, OrderHash& hash);
+  // Kernels update the units of `first` and all that stay gathered before the others, and the result
+  // is the point between; null where that is not so.
+  std::shared_ptr<device::Event> update(const kernels::Place& place, Boundary& boundary,
+                                        const std::vector<int>& first);
+  // Stages 1–2 and units that stay gathered: everybody gets the new parameters, which are there
+  // from `ready` on; see Transport::all_gather.
+  void gather_updated(comm::Channel& channel, OrderHash& hash, device::Event* ready);
 
   // Pieces with elements, in the order of the parameters; for an outside rule.
   std::vector<MasterPiece> pieces() const;
@@ -93,6 +97,7 @@ class ShardedOptimizer {
   // Chunk descriptors and segment pointers in memory of the place that works on them.
   struct Table {
     DeviceArray chunks, pointers;
+    std::vector<params::Range> chunks_of;  // by segment id
     std::vector<kernels::ShardPointers> uploaded;
     std::int64_t chunk_count = 0;
     kernels::ChunkTable view;
@@ -119,6 +124,9 @@ class ShardedOptimizer {
   void run_muon(Boundary& boundary);
   void run_on_host(Boundary& boundary);
   void write_parameters(bool matrices = false);
+  std::shared_ptr<device::Event> run_in_two(
+      const Table& table, const std::vector<int>& first,
+      const std::function<void(const kernels::ChunkTable&)>& run) const;
   void note_update();
 
   const params::Registry& registry_;

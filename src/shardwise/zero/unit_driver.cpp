@@ -181,7 +181,9 @@ void UnitDriver::before_backward(int unit) {
   if (at::GradMode::is_enabled()) {
     gatherer_.keep_until_next_pass();
   }
-  gatherer_.acquire(unit);
+  if (registry_.unit(unit).backward_reads || at::GradMode::is_enabled()) {
+    gatherer_.acquire(unit);
+  }
 }
 
 void UnitDriver::after_backward(int unit) {
