@@ -9,11 +9,11 @@ distance of each curve, averaged over 20 steps, from that of bf16, and the held-
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-PROGRAM = Path(sys.executable).with_name("shardwise")
+from shardwise.bench.results import program
+
 SETTINGS = {
     "fp32": [],
     "bf16": ["bf16.enabled=true"],
@@ -26,7 +26,7 @@ WINDOW = 20
 def curve(job, settings, ranks, folder):
     """(training losses, the last held-out loss)"""
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [PROGRAM, "train", job, "--ranks", str(ranks), *words]
+    command = [program(), "train", job, "--ranks", str(ranks), *words]
     subprocess.run([*command, "--set", f"training.output={folder}"], check=True)
     records = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
     held_out = [record["loss"] for record in records if record["kind"] == "evaluation"]

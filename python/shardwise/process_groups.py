@@ -146,7 +146,7 @@ def make_groups(
     """This rank's communicators by what they are for. Collective.
 
     ``shard_size`` neighbouring ranks shard the model states (0: all); ranks with equal places in
-    their groups hold replicas. ``max_ctas``: thread blocks of a collective on a GPU (0: NCCL decides).
+    their groups hold replicas. ``max_ctas``: thread blocks of a collective (0: as NCCL likes).
     """
     cuda = device.type == "cuda"
     timeout = timedelta(seconds=timeout_seconds + (NCCL_MARGIN_SECONDS if cuda else 0))
