@@ -2,9 +2,9 @@
 // A c10d NCCL group runs asynchronous collectives on one internal stream and hands out Work
 // objects. With asyncOp = false it launches on the current stream instead and returns no Work, so
 // the order is ours: each transport has a stream of its own, which waits for the compute stream as
-// it stands at the launch or stood earlier, and the work's event is what the compute stream waits for later. Nothing
-// blocks the host. Buffers need no record_stream: they belong to pools that live as long as the
-// engine.
+// it stands at the launch or stood earlier, and the work's event is what the compute stream waits
+// for later. Nothing blocks the host. Buffers need no record_stream: they belong to pools that live
+// as long as the engine.
 #include <ATen/ATen.h>
 
 #include <utility>

@@ -49,8 +49,8 @@ class Transport {
   virtual void announce(const CollectiveEvent&) {}
 
   // out [size × n] = the `in` [n] of all ranks in rank order. `in` may be this rank's part of
-  // `out`. On a GPU it begins behind `ready`, from where on `in` may be read and `out` written; null:
-  // behind everything that was launched on the current stream.
+  // `out`. On a GPU it begins behind `ready`, from where on `in` may be read and `out` written;
+  // null: behind everything that was launched on the current stream.
   virtual WorkPtr all_gather(const at::Tensor& out, const at::Tensor& in,
                              device::Event* ready = nullptr) = 0;
   // out [n] = this rank's part of the sum of all `in` [size × n]. `out` may be its part of `in`.

@@ -82,6 +82,8 @@ void add_logging_fields(FieldList& list) {
                  "Wait for the device when the time is read.", "a progress line waits anyway");
 }
 
+namespace {
+
 // A year: longer ones only risk overflow.
 constexpr double kLongestTimeoutSeconds = 365.0 * 24 * 3600;
 constexpr int kMostCtas = 64;  // NCCL has no more channels
@@ -94,6 +96,23 @@ Shape switch_or_auto() {
   shape.described = "\"auto\", true or false (\"on\" or \"off\")";
   return shape;
 }
+
+void add_trace_fields(FieldList& list) {
+  list.section(
+      "shardwise.trace",
+      "A trace of a few steps of rank 0, which chrome://tracing and ui.perfetto.dev show.");
+  list.acts("shardwise.trace.first_step", integer(0).min(0),
+            "Optimizer step, counted from 1, with which it begins; 0: no trace.",
+            SW_MEMBER(own.trace.first_step));
+  list.acts("shardwise.trace.steps", integer(0).min(1), "Optimizer steps that it covers.",
+            SW_MEMBER(own.trace.steps));
+  list.acts("shardwise.trace.path", text(""),
+            "File for it; a relative path is taken from a job file's folder, in Python from the "
+            "working directory.",
+            SW_MEMBER(own.trace.path));
+}
+
+}  // namespace
 
 void add_own_fields(FieldList& list) {
   list.section("shardwise", "Settings that DeepSpeed does not have.");
@@ -165,18 +184,7 @@ void add_own_fields(FieldList& list) {
             "many hold replicas. 0: all ranks.",
             SW_MEMBER(own.hybrid_shard_size))
       .derived();
-  list.section(
-      "shardwise.trace",
-      "A trace of a few steps of rank 0, which chrome://tracing and ui.perfetto.dev show.");
-  list.acts("shardwise.trace.first_step", integer(0).min(0),
-            "Optimizer step, counted from 1, with which it begins; 0: no trace.",
-            SW_MEMBER(own.trace.first_step));
-  list.acts("shardwise.trace.steps", integer(0).min(1), "Optimizer steps that it covers.",
-            SW_MEMBER(own.trace.steps));
-  list.acts("shardwise.trace.path", text(""),
-            "File for it; a relative path is taken from a job file's folder, in Python from the "
-            "working directory.",
-            SW_MEMBER(own.trace.path));
+  add_trace_fields(list);
 }
 
 }  // namespace shardwise::config

@@ -132,7 +132,8 @@ bool Gatherer::needed_next(int unit) const {
       return true;
     }
     const std::vector<int>& used = registry_.unit(next).uses;
-    if (released(next) || std::any_of(used.begin(), used.end(), [&](int u) { return released(u); })) {
+    if (released(next) ||
+        std::any_of(used.begin(), used.end(), [&](int u) { return released(u); })) {
       return false;
     }
   }
@@ -185,7 +186,8 @@ std::vector<int> Gatherer::first() const {
     return found;
   }
   const auto add = [&](int unit) {
-    if (registry_.unit(unit).sharded && std::find(found.begin(), found.end(), unit) == found.end()) {
+    if (registry_.unit(unit).sharded &&
+        std::find(found.begin(), found.end(), unit) == found.end()) {
       found.push_back(unit);
     }
   };
@@ -215,9 +217,10 @@ void Gatherer::note_ready(const std::vector<int>& units, std::shared_ptr<device:
 // Null: what was launched on the current stream counts.
 device::Event* Gatherer::ready(const params::Segment& segment) const {
   const at::Tensor& shard = segment.shard.data();
-  const bool known = std::any_of(ready_shards_.begin(), ready_shards_.end(), [&](const auto& entry) {
-    return entry.first.is_same(shard) && entry.second == shard._version();
-  });
+  const bool known =
+      std::any_of(ready_shards_.begin(), ready_shards_.end(), [&](const auto& entry) {
+        return entry.first.is_same(shard) && entry.second == shard._version();
+      });
   return known ? ready_.get() : nullptr;
 }
 

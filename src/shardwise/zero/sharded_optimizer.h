@@ -61,8 +61,8 @@ class ShardedOptimizer {
   // last update: their masters would undo it.
   void check_unchanged() const;
   // Applies the boundary's decision. The host waits for it if the rule or the states are elsewhere.
-  // Kernels update the units of `first` and all that stay gathered before the others, and the result
-  // is the point between; null where that is not so.
+  // Kernels update the units of `first` and all that stay gathered before the others, and the
+  // result is the point between; null where that is not so.
   std::shared_ptr<device::Event> update(const kernels::Place& place, Boundary& boundary,
                                         const std::vector<int>& first);
   // Stages 1–2 and units that stay gathered: everybody gets the new parameters, which are there
