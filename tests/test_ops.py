@@ -375,7 +375,9 @@ def test_frozen_weights_of_a_joined_product_get_no_gradient():
     u.requires_grad_(False)
     ops.joined_linear(x, [u, v], []).sum().backward()
     assert u.grad is None
-    assert torch.allclose(v.grad, x.detach().sum(0).expand(5, -1), rtol=1e-5)
+    exact = x.detach().double().sum(0).expand(5, -1)
+    # Each of five additions rounds a sum that is at most that of the magnitudes.
+    assert ((v.grad - exact).abs() <= 5 * 2**-24 * x.detach().abs().sum(0)).all()
 
 
 def test_half_precision_norms_take_fp32_weights():

@@ -94,12 +94,14 @@ def run(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """What rows get unless it is set already: DeepSpeed compiles for the architectures it names."""
-    wanted = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    if torch.cuda.is_available():
+    """What rows get beside the present environment."""
+    wanted = {}
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        wanted["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if torch.cuda.is_available():  # DeepSpeed compiles for these, and cannot read "9.0a"
         major, minor = torch.cuda.get_device_capability()
         wanted["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}"
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+    return wanted
 
 
 def parameter_count(shape: Shape) -> int:
