@@ -162,9 +162,11 @@ inline void check_cross_entropy(TestPlace& place) {
                                                {4, 50257, 0, all, false, true, 1},
                                                {2, 50257, 7, plain, true, true, 0},
                                                {2, 128256, 0, all, true, true, 0},
+                                               {1, 131080, 0, all, false, true, 0},
                                                {1, 300001, 0, plain, false, true, 0},
                                                // More rows than a device works on at a time.
                                                {301, 999, 1, plain, true, true, 0},
+                                               {2001, 101, 3, all, true, true, 0},
                                                {151, 33000, 0, all, false, true, 0}};
   for (const CrossEntropyCase& c : cases) {
     for (DType dtype : place.dtypes()) {

@@ -1,8 +1,7 @@
 // Two forms of the same row:
-// - Hopper, where the gradient is written: a cluster of 1 … 8 blocks holds a row in its registers,
-//   so the logits are read once and their gradient is written once. Clusters stay and take row
-//   after row; the next one comes into shared memory meanwhile. Every warp sends its part of the
-//   sums to all blocks, and no block waits for anything else.
+// - Hopper, where the gradient is written: a cluster of 1 … 8 blocks holds rows in its shared
+//   memory, so the logits are read once and their gradient is written once. Clusters stay and take
+//   row after row, see Note [Rows in a pipeline].
 // - The loss alone, other devices, rows that do not fit: a block walks over the row once, and once
 //   more for the gradient.
 #include <algorithm>
@@ -19,10 +18,12 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kAhead = 4;    // eights of logits on their way in each thread that walks
-constexpr int kVectors = 8;  // eights of logits in each thread of a cluster
-constexpr std::int64_t kHeldByBlock = kThreads * kVectors * kWide;
-constexpr int kMaxCluster = 8;  // what every device with clusters can do
+constexpr int kStep = kWide * kThreads;  // from one of a thread's eights of logits to its next
+constexpr int kAhead = 4;                // eights on their way in each thread that walks
+constexpr int kMaxCluster = 8;           // what every device with clusters can do
+constexpr int kBuffers = 3;              // rows in the shared memory of a cluster
+constexpr int kSides = 4;                // mailboxes of a block, each for parts of all warps
+constexpr int kSidesBytes = kSides * (kMaxCluster * kWarps * 16 + 8);
 
 // The larger of each pair. NaNs are passed over: they come out in the sum of exponentials.
 __device__ __forceinline__ float larger(float a, float b, float) { return fmaxf(a, b); }
@@ -172,7 +173,6 @@ struct Arguments {
   float z_loss;
   bool write_gradient;
   bool aligned;
-  unsigned zero;  // see again()
   CrossEntropyArrays arrays;
 };
 
@@ -242,23 +242,21 @@ __device__ __forceinline__ void write_gradient(const Row& r, const Packed<T>& lo
   store8(pack<T>(values), x + column, n - column, aligned);
 }
 
-// The loss and gradient of a row without a softmax, by all threads that share the row.
+// The loss and gradient of a row without a softmax, by all threads that share the row: each its
+// eights from `first` on.
 template <typename T>
 __device__ __forceinline__ void write_constant(const Arguments& a, std::int64_t row, const Row& r,
-                                               T* x, int first, int step) {
+                                               T* x, int first, int end) {
   if (first == 0) {
     static_cast<float*>(a.arrays.losses)[row] = r.constant;
   }
   const Floats8 values = {{r.constant, r.constant, r.constant, r.constant, r.constant, r.constant,
                            r.constant, r.constant}};
   const Packed<T> packed = pack<T>(values);
-  const int n = static_cast<int>(a.shape.vocabulary);
-  for (int i = first; a.write_gradient && i < n; i += step) {
-    store8(packed, x + i, n - i, a.aligned);
+  for (int i = first; a.write_gradient && i < end; i += kStep) {
+    store8(packed, x + i, end - i, a.aligned);
   }
 }
-
-constexpr int kStep = kWide * kThreads;  // from one of a walking thread's eights to its next
 
 // The next kAhead eights; −∞ beyond the row's end.
 template <typename T>
@@ -287,7 +285,7 @@ __global__ __launch_bounds__(kThreads, 2) void walking_kernel(const Arguments a)
   const int first = kWide * static_cast<int>(threadIdx.x);
   Row r = begin_row(a, row, a.arrays.targets[row]);
   if (!r.has_softmax) {
-    write_constant(a, row, r, x, first, kStep);
+    write_constant(a, row, r, x, first, n);
     return;
   }
   const float at_target = threadIdx.x == 0 ? to_float32(x[r.target]) : 0.0F;
@@ -331,187 +329,216 @@ __global__ __launch_bounds__(kThreads, 2) void walking_kernel(const Arguments a)
   }
 }
 
+// Note [Rows in a pipeline]
+// Round j of a cluster: every warp sends its part of the sums of row j to all blocks. Then the row
+// before, whose sums were sent a round ago, becomes its gradient, and each of its places is asked
+// to take row j + 2. Row j + 1 comes meanwhile: what a round waits for was begun a round before.
+//
+// Rows without a softmax are not exchanged, so exchanges have numbers of their own. A warp that
+// sends for exchange n has read all up to n − 2; so all warps had sent for n − 2, and read n − 4
+// before. Hence four mailboxes by turns suffice: that of n − 4 has ended its phase and been read in
+// all blocks. Blocks leave when the last exchange has come: nothing is sent to them any more.
+
 // A thread's part of the rows of its cluster: eights of logits, kStep apart, and their places in
-// shared memory, which no other thread touches. A block's part is of neighbours.
+// shared memory, which no other thread touches. A block's part is of neighbours; all have as much.
 template <typename T>
 struct Slice {
   static constexpr int kParts = static_cast<int>(sizeof(T) / 2);  // of 16 bytes in eight logits
-  static constexpr int kBytes = kThreads * kVectors * kParts * 16;
+  static constexpr int kVectors = 8 / kParts;                     // eights of logits
+  static constexpr int kColumns = kVectors * kStep;               // of a block
+  static constexpr int kBytes = kBuffers * kColumns * static_cast<int>(sizeof(T));
 
   uint4* staged;
-  int n;
   int first;
+  int end;  // of the block
 
-  __device__ __forceinline__ int column(int v) const { return first + v * kStep; }
-  __device__ __forceinline__ uint4* slot(int v, int part) const {
-    return staged + (v * kParts + part) * kThreads + threadIdx.x;
+  __device__ __forceinline__ Slice(uint4* staged, int n, int rank, int blocks) : staged(staged) {
+    const int step = blocks * kWarp * kWide;  // in whole warps
+    const int columns = (n + step - 1) / step * (kWarp * kWide);
+    first = rank * columns + kWide * static_cast<int>(threadIdx.x);
+    end = min(n, (rank + 1) * columns);
   }
-  __device__ __forceinline__ T* element(int v, int i) const {
+  __device__ __forceinline__ int column(int v) const { return first + v * kStep; }
+  __device__ __forceinline__ uint4* slot(int buffer, int v, int part) const {
+    return staged + ((buffer * kVectors + v) * kParts + part) * kThreads + threadIdx.x;
+  }
+  __device__ __forceinline__ T* element(int buffer, int v, int i) const {
     constexpr int kOfPart = kWide / kParts;
-    return reinterpret_cast<T*>(slot(v, i / kOfPart)) + i % kOfPart;
+    return reinterpret_cast<T*>(slot(buffer, v, i / kOfPart)) + i % kOfPart;
   }
   // Elements from `valid` on become −∞: they have no share.
-  __device__ __forceinline__ void cut(int v, int valid) const {
+  __device__ __forceinline__ void cut(int buffer, int v, int valid) const {
     for (int i = valid; i < kWide; ++i) {
-      from_float32(-INFINITY, element(v, i));
+      from_float32(-INFINITY, element(buffer, v, i));
     }
   }
   // What is never copied.
   __device__ __forceinline__ void initialize() const {
-    for (int v = 0; v < kVectors; ++v) {
-      if (column(v) >= n) {
-        cut(v, 0);
-      }
-    }
-  }
-  // Begins to copy the part of row x into shared memory.
-  __device__ __forceinline__ void request(const T* x) const {
-    const T* from = x + first;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = v * kStep + part * (kWide / kParts);
-        const int left = n - first - at;
-        if (left > 0) {
-          copy16_async(slot(v, part), from + at, min(left * static_cast<int>(sizeof(T)), 16));
+    for (int buffer = 0; buffer < kBuffers; ++buffer) {
+      for (int v = 0; v < kVectors; ++v) {
+        if (column(v) >= end) {
+          cut(buffer, v, 0);
         }
       }
     }
   }
-  // What was requested, −∞ beyond the row's end.
-  __device__ __forceinline__ void read(Packed<T> (&held)[kVectors]) const {
-    wait_for_copies();
-    const int left = n - first;
-    if (left > 0 && left < kVectors * kStep && left % kStep > 0 && left % kStep < kWide) {
-      cut(left / kStep, left % kStep);
+  // Begins to copy an eight of row x into shared memory. Null: there is no such row.
+  __device__ __forceinline__ void request(const T* x, int buffer, int v) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int at = column(v) + part * (kWide / kParts);
+      if (x != nullptr && at < end) {
+        copy16_async(slot(buffer, v, part), x + at,
+                     min((end - at) * static_cast<int>(sizeof(T)), 16));
+      }
+    }
+  }
+  __device__ __forceinline__ void request(const T* x, int buffer) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      request(x, buffer, v);
+    }
+  }
+  // What has come, −∞ beyond the row's end.
+  __device__ __forceinline__ Packed<T> read(int buffer, int v) const {
+    Packed<T> logits;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      logits.part[part] = *slot(buffer, v, part);
+    }
+    return logits;
+  }
+  __device__ __forceinline__ void read(Packed<T> (&held)[kVectors], int buffer) const {
+    const int valid = (end - first) % kStep;
+    if (valid > 0 && valid < kWide) {
+      cut(buffer, (end - first) / kStep, valid);
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        held[v].part[part] = *slot(v, part);
-      }
+      held[v] = read(buffer, v);
     }
   }
   __device__ __forceinline__ bool has(int target) const {
-    const int offset = target - first;
-    return offset >= 0 && offset < kVectors * kStep && offset % kStep < kWide;
+    return target >= first && target < end && (target - first) % kStep < kWide;
   }
-  __device__ __forceinline__ float logit(int target) const {
+  __device__ __forceinline__ float logit(int buffer, int target) const {
     const int offset = target - first;
-    return to_float32(*element(offset / kStep, offset % kStep));
-  }
-  // Of all that was read. Once more from memory, since the registers are full.
-  __device__ __forceinline__ float sum() const {
-    float sum = 0.0F;
-#pragma unroll 1
-    for (int v = 0; v < kVectors; ++v) {
-      Packed<T> logits;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        logits.part[part] = *slot(v, part);
-      }
-      sum += sum_of(logits, n - column(v));
-    }
-    return sum;
+    return to_float32(*element(buffer, offset / kStep, offset % kStep));
   }
 };
 
-// The same logits, which the compiler takes for others: else it would keep them as floats from one
-// use to the next, in twice the registers, which there are not.
+// See Note [Rows in a pipeline].
 template <typename T>
-__device__ __forceinline__ Packed<T> again(Packed<T> x, unsigned zero) {
-  unsigned* words = reinterpret_cast<unsigned*>(&x);
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(x) / sizeof(unsigned)); ++i) {
-    words[i] ^= zero;
-  }
-  return x;
-}
-
-// Two blocks on a multiprocessor where the logits take half of their registers: while one computes,
-// the other writes.
-template <typename T>
-__global__ __launch_bounds__(kThreads,
-                             sizeof(T) == 2 ? 2 : 1) void cluster_kernel(const Arguments a) {
+__global__ __launch_bounds__(kThreads, 1) void cluster_kernel(const Arguments a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ uint4 staged[];
-  // Two sides by turns: who sends to a side again has all warps' parts of the other, which they
-  // send after they read this one.
-  __shared__ float4 parts[2][kMaxCluster * kWarps];
-  __shared__ Mailbox mailboxes[2];
+  __shared__ float4 parts[kSides][kMaxCluster * kWarps];
+  __shared__ Mailbox mailboxes[kSides];
   const int blocks = blocks_of_cluster();
   const int rank = rank_in_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t clusters = gridDim.x / blocks;
-  T* const logits = static_cast<T*>(a.arrays.logits);
-  const Slice<T> slice{
-      .staged = staged,
-      .n = static_cast<int>(a.shape.vocabulary),
-      .first = rank * static_cast<int>(kHeldByBlock) + kWide * static_cast<int>(threadIdx.x)};
+  const bool smooth = a.smoothing != 0.0F;
+  const Slice<T> slice(staged, static_cast<int>(a.shape.vocabulary), rank, blocks);
   if (threadIdx.x == 0) {
-    mailboxes[0].initialize();
-    mailboxes[1].initialize();
+    for (Mailbox& mailbox : mailboxes) {
+      mailbox.initialize();
+    }
   }
   slice.initialize();
   const float factor = factor_of(a);
   std::int64_t row = blockIdx.x / blocks;
-  slice.request(logits + row * a.shape.row_stride);
+  T* x = static_cast<T*>(a.arrays.logits) + row * a.shape.row_stride;
+  const std::int64_t step = clusters * a.shape.row_stride;
+  slice.request(x, 0);
+  commit_copies();
+  slice.request(row + clusters < a.shape.rows ? x + step : nullptr, 1);
+  commit_copies();
   std::int64_t next_target = a.arrays.targets[row];
   cluster_barrier();
-  unsigned round = 0;
-  for (; row < a.shape.rows; row += clusters) {
-    T* const x = logits + row * a.shape.row_stride;
-    Row r = begin_row(a, row, next_target);
-    Packed<T> held[kVectors];
-    slice.read(held);
-    const bool has_target = slice.has(r.target);
-    const float at_target = has_target ? slice.logit(r.target) : 0.0F;
-    Partial mine;
-    if (a.smoothing != 0.0F) {
-      mine.sum = warp_sum(slice.sum());
+  Row former = {};
+  unsigned sent = 0;
+  unsigned received = 0;
+  for (unsigned round = 0; row < a.shape.rows + clusters; ++round, row += clusters, x += step) {
+    Row r = {};
+    if (row < a.shape.rows) {
+      r = begin_row(a, row, next_target);
     }
     if (row + clusters < a.shape.rows) {
-      slice.request(x + clusters * a.shape.row_stride);
       next_target = a.arrays.targets[row + clusters];
     }
-    if (!r.has_softmax) {  // the same for the whole cluster
-      write_constant(a, row, r, x, kWide * (rank * kThreads + static_cast<int>(threadIdx.x)),
-                     blocks * kStep);
-      continue;
-    }
-    const int side = static_cast<int>(round % 2);
-    if (threadIdx.x == 0) {
-      mailboxes[side].expect(blocks * kWarps * static_cast<int>(sizeof(float4)));
-    }
-    mine.largest = warp_largest(largest_of(held));
-    mine.exponentials = warp_sum(exponentials_of(held, shift_of(mine.largest)));
-    if (lane < blocks) {
-      mailboxes[side].send(pack_partial(mine), &parts[side][rank * kWarps + warp], lane);
-    }
-    mailboxes[side].wait(round / 2 % 2);
-    ++round;
-    const Partial all =
-        put_together<kMaxCluster * kWarps>(parts[side], blocks * kWarps, a.smoothing != 0.0F);
-    finish_row(a, r, all, factor);
-    if (has_target) {
-      write_loss(a, row, r, all, at_target);
-    }
+    wait_for_copies<1>();
+    if (r.has_softmax) {  // the same for the whole cluster
+      Packed<T> held[Slice<T>::kVectors];
+      slice.read(held, round % kBuffers);
+      const unsigned side = sent++ % kSides;
+      if (threadIdx.x == 0) {
+        mailboxes[side].expect(blocks * kWarps * static_cast<int>(sizeof(float4)));
+      }
+      Partial mine;
+      if (smooth) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (slice.column(v) < slice.n) {
-        write_gradient(r, again(held[v], a.zero), x, slice.column(v), slice.n, true);
+        for (int v = 0; v < Slice<T>::kVectors; ++v) {
+          mine.sum += sum_of(held[v], slice.end - slice.column(v));
+        }
+        mine.sum = warp_sum(mine.sum);
+      }
+      mine.largest = warp_largest(largest_of(held));
+      mine.exponentials = warp_sum(exponentials_of(held, shift_of(mine.largest)));
+      if (lane < blocks) {
+        mailboxes[side].send(pack_partial(mine), &parts[side][rank * kWarps + warp], lane);
       }
     }
+    const std::int64_t former_row = row - clusters;
+    const int buffer = static_cast<int>((round + kBuffers - 1) % kBuffers);
+    T* const former_x = x - step;
+    const T* const coming = row + 2 * clusters < a.shape.rows ? x + 2 * step : nullptr;
+    if (former.has_softmax) {
+      const bool has_target = slice.has(former.target);
+      const float at_target = has_target ? slice.logit(buffer, former.target) : 0.0F;
+      const unsigned side = received % kSides;
+      mailboxes[side].wait(received++ / kSides % 2);
+      constexpr int kMost = kMaxCluster * kWarps;
+      const Partial all = blocks <= kMaxCluster / 2  // mostly: half the instructions
+                              ? put_together<kMost / 2>(parts[side], blocks * kWarps, smooth)
+                              : put_together<kMost>(parts[side], blocks * kWarps, smooth);
+      finish_row(a, former, all, factor);
+      if (has_target) {
+        write_loss(a, former_row, former, all, at_target);
+      }
+#pragma unroll
+      for (int v = 0; v < Slice<T>::kVectors; ++v) {
+        if (slice.column(v) < slice.end) {
+          write_gradient(former, slice.read(buffer, v), former_x, slice.column(v), slice.end, true);
+          slice.request(coming, buffer, v);
+        }
+      }
+    } else {
+      if (round > 0) {
+        write_constant(a, former_row, former, former_x, slice.first, slice.end);
+      }
+      slice.request(coming, buffer);
+    }
+    commit_copies();
+    former = r;
   }
 #endif
 }
 
-// Launches as many clusters as stay on the device at a time. False where none does.
+// Launches as many clusters as stay on the device at a time. False where none does, or a row does
+// not fit.
 template <typename T>
-bool launch_clusters(const Place& place, const Arguments& arguments, int blocks) {
+bool launch_clusters(const Place& place, const Arguments& arguments) {
+  int blocks = 1;
+  while (blocks * std::int64_t{Slice<T>::kColumns} < arguments.shape.vocabulary) {
+    blocks *= 2;
+  }
+  // Devices with so much shared memory have clusters, too.
+  if (blocks > kMaxCluster ||
+      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < Slice<T>::kBytes + kSidesBytes) {
+    return false;
+  }
   cudaLaunchAttribute size = {};
   size.id = cudaLaunchAttributeClusterDimension;
   size.val.clusterDim.x = static_cast<unsigned>(blocks);
@@ -570,16 +597,9 @@ void cross_entropy(const Place& place, const CrossEntropyShape& shape, const Cro
       .z_loss = static_cast<float>(rule.z_loss),
       .write_gradient = rule.write_gradient,
       .aligned = is_aligned16(arrays.logits, shape.row_stride * element_size(shape.dtype)),
-      .zero = 0,
       .arrays = arrays};
-  int blocks = 1;
-  while (blocks < kMaxCluster && blocks * kHeldByBlock < shape.vocabulary) {
-    blocks *= 2;
-  }
-  const bool held = rule.write_gradient && arguments.aligned &&
-                    blocks * kHeldByBlock >= shape.vocabulary && is_hopper_or_newer();
   with_type(shape.dtype, [&]<typename T>() {
-    if (!held || !launch_clusters<T>(place, arguments, blocks)) {
+    if (!rule.write_gradient || !arguments.aligned || !launch_clusters<T>(place, arguments)) {
       walking_kernel<T><<<grid_size(shape.rows), kThreads, 0, stream_of(place)>>>(arguments);
     }
   });

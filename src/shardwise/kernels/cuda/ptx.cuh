@@ -27,9 +27,14 @@ __device__ __forceinline__ void copy16_async(void* shared, const void* global, i
                "l"(global), "r"(bytes)
                : "memory");
 }
-// Until all copies that this thread began are there, for this thread to read.
+// Ends a group of copies: all that this thread began since the last one, or none.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until all groups of this thread but the last kPending are there, for this thread to read.
+template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // The optimizer may not know the value any longer: what was computed from it is computed again
