@@ -460,6 +460,20 @@ def test_packed_documents(variant, pool):
     pool.run(rank_packed, variant, ranks=1)
 
 
+def rank_compiled_later(variant):
+    model = build(variant)
+    twin, _ = adopted(model)
+    for block in twin.transformer.h if hasattr(twin, "transformer") else twin.model.layers:
+        block.compile(backend="eager")
+    for inputs in (batch(), flattened()):
+        assert_close(results(twin, **inputs), results(model, **inputs))
+
+
+@pytest.mark.parametrize("variant", ["mistral, window", "gpt2"])
+def test_blocks_that_are_compiled_later_get_a_mask(variant, pool):
+    pool.run(rank_compiled_later, variant, ranks=1)
+
+
 def on_gpu(inputs):
     return {name: v.cuda() if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
 
@@ -478,7 +492,8 @@ def test_packed_documents_on_a_gpu(variant):
     positions = torch.cat([torch.arange(n) for n in (4, 6, 10, 1, 9)]).view(3, LENGTH)
     boundaries = {"cu_seq_lens_q": torch.tensor([0, 4, 10, 20, 21, 30]), "max_length_q": 10}
     several = {**batch(), "position_ids": positions} | boundaries
-    for inputs in (flattened(return_flash_attn_kwargs=True), several):
+    without_end = {**several, "cu_seq_lens_q": torch.tensor([0, 4, 10, 20, 21])}
+    for inputs in (flattened(return_flash_attn_kwargs=True), several, without_end):
         inputs = on_gpu(inputs)
         right = results(exact, **inputs)
         worst = max(errors(results(plain, **inputs), right).values())

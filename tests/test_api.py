@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import warnings
+from datetime import timedelta
 
 import models
 import parity
@@ -569,3 +570,16 @@ def rank_norm_and_clipping(stage):
 @STAGES
 def test_clipping_bounds_the_step(stage, pool):
     pool.run(rank_norm_and_clipping, stage, ranks=2)
+
+
+# Process groups
+
+
+def test_groups_on_gpus_with_few_thread_blocks():
+    from shardwise.process_groups import nccl_options
+
+    if not dist.is_nccl_available():
+        pytest.skip("this torch has no NCCL")
+    options = nccl_options(timedelta(seconds=5), max_ctas=8)
+    assert options.config.max_ctas == 8
+    assert options._timeout == timedelta(seconds=5)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from fp8_reference import E4M3, E5M2, RECIPES
 from kept_bytes import kept_bytes
+from shardwise.profiling.flops_profiler.counter import Counter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwise import UsageError
@@ -269,3 +270,23 @@ def test_refusals():
     out = ours(x.requires_grad_(), [weight.requires_grad_()], [], "rowwise", False)
     with pytest.raises(RuntimeError, match="gradients of gradients"):
         torch.autograd.grad(out.sum(), weight, create_graph=True)
+
+
+class Projection(torch.nn.Module):
+    def __init__(self, recipe):
+        super().__init__()
+        self.recipe = recipe
+        self.weight = torch.nn.Parameter(numbers(48, 32))
+
+    def forward(self, x):
+        return torch.ops.shardwise.projection(x, [self.weight], [], False, self.recipe)
+
+
+def test_as_many_flops_are_counted_as_in_bf16():
+    counted = []
+    for recipe in ("off", *RECIPES):
+        model = Projection(recipe)
+        with Counter(model) as counter:
+            model(numbers(2, 8, 32).requires_grad_()).sum().backward()
+        counted.append([counter.total(phase) for phase in ("forward", "backward")])
+    assert counted == [[2 * 16 * 48 * 32, 4 * 16 * 48 * 32]] * 3

@@ -253,6 +253,28 @@ def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
         assert all(torch.equal(weights[n], w) for n, w in found[0].items())
 
 
+def rank_weights_behind_a_sleep(zero, own):
+    """The update runs long after the host has launched the gathers of the next forward."""
+    case = Case(3, "llama", "bf16")
+    config = parity.config_of(case, zero, {**FORCED, **own})
+    with parity.make_engine(models.build(case.model), config) as engine:
+        for step in range(4):
+            parity.accumulate(engine, case, step, "cuda")
+            torch.cuda._sleep(100_000_000)  # cycles
+            engine.step()
+        return {name: weight.cpu() for name, weight in engine.state_dict().items()}
+
+
+@one_gpu
+def test_gathers_beside_an_update_wait_for_what_they_send(gpu_pool):
+    settings = [({"stage3_prefetch_bucket_size": 0}, {}), ({}, {}), ({}, {"max_ctas": 4})]
+    late, *others = [
+        gpu_pool.run(rank_weights_behind_a_sleep, *setting, ranks=1)[0] for setting in settings
+    ]
+    for weights in others:
+        assert all(torch.equal(weights[name], weight) for name, weight in late.items())
+
+
 # A rank that stays away
 
 

@@ -140,6 +140,14 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
+def nccl_options(timeout: timedelta, max_ctas: int) -> Any:
+    """For one group: torch writes its ranks and name into them."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    options.config.max_ctas = max_ctas
+    return options
+
+
 def make_groups(
     device: torch.device, timeout_seconds: float, shard_size: int, max_ctas: int = 0
 ) -> dict[str, dist.ProcessGroup]:
@@ -153,14 +161,14 @@ def make_groups(
     world, rank = dist.get_world_size(), dist.get_rank()
     shard_size = shard_size or world
 
-    options: dict[str, Any] = {"backend": "nccl" if cuda else "gloo", "timeout": timeout}
-    if cuda and max_ctas:
-        options["pg_options"] = dist.ProcessGroupNCCL.Options()
-        options["pg_options"].config.max_ctas = max_ctas
+    def new_group(ranks: list[int]) -> dist.ProcessGroup:
+        options = nccl_options(timeout, max_ctas) if cuda and max_ctas else None
+        backend = "nccl" if cuda else "gloo"
+        return dist.new_group(ranks, backend=backend, timeout=timeout, pg_options=options)
 
     def make(ranks_of_groups: list[list[int]]) -> dist.ProcessGroup:
         """Every rank takes part in making every group, and keeps its own."""
-        made = [dist.new_group(ranks, **options) for ranks in ranks_of_groups]
+        made = [new_group(ranks) for ranks in ranks_of_groups]
         return next(
             group for group, ranks in zip(made, ranks_of_groups, strict=True) if rank in ranks
         )

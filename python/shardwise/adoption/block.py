@@ -9,7 +9,7 @@ from torch import nn
 
 from shardwise.adoption import checks
 from shardwise.adoption.layers import Attention, Common, autocast_dtype
-from shardwise.adoption.mask import BOUNDARIES, is_causal_mark, plain_mask
+from shardwise.adoption.mask import BOUNDARIES, plain_mask
 
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 # Arguments that models pass through to their blocks and that change nothing there.
@@ -122,10 +122,12 @@ class FusedBlock:
 def forward(self: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """The forward of every adopted block."""
     fused: FusedBlock = self._shardwise_fused
-    if torch.compiler.is_compiling():
-        return type(self).forward(self, hidden_states, *args, **kwargs)
     call = dict(zip(fused.argument_names, args, strict=False)) | kwargs if args else kwargs
     call.setdefault("attention_mask", None)
+    if torch.compiler.is_compiling():
+        return type(self).forward(
+            self, hidden_states, **_with_plain_mask(self, call, hidden_states)
+        )
     replays = fused.checkpoints and getattr(self, "gradient_checkpointing", False)
     if replays and self.training and torch.is_grad_enabled():
         # A cache would be filled twice.
@@ -140,11 +142,14 @@ def _serve(block: nn.Module, call: dict[str, Any], hidden_states: torch.Tensor) 
     reason = fused.unserved(block, hidden_states, call)
     if reason:
         fused.common.fall_back(reason)
-        mask = call["attention_mask"]
-        if is_causal_mark(mask):
-            call = {
-                **call,
-                "attention_mask": plain_mask(mask, fused.attention.window, hidden_states),
-            }
+        call = _with_plain_mask(block, call, hidden_states)
         return fused.own_forward(block, hidden_states, **call)
     return fused.run(block, hidden_states, call)
+
+
+def _with_plain_mask(
+    block: nn.Module, call: dict[str, Any], hidden_states: torch.Tensor
+) -> dict[str, Any]:
+    """The call as transformers' own forward takes it."""
+    window = block._shardwise_fused.attention.window
+    return {**call, "attention_mask": plain_mask(call["attention_mask"], window, hidden_states)}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shardwise import _C
 from shardwise.adoption.mask import documents_of, is_causal_mark
 from shardwise.console import log
 
@@ -33,7 +34,8 @@ class Common:
         """One line for the first forward that HF's own code runs for this reason."""
         if reason not in self.said:
             self.said.add(reason)
-            log(f"fused_layers: the module's own forward runs where {reason}")
+            form = "" if self.fp8 == "off" else ", in bf16,"
+            log(f"fused_layers: the module's own forward runs{form} where {reason}")
 
 
 def side_by_side(
@@ -62,7 +64,7 @@ def runs_in_fp8(weights: list[torch.Tensor], common: Common) -> bool:
 
 
 def fits_fp8(weight: torch.Tensor) -> bool:
-    return all(size % 16 == 0 for size in weight.shape)
+    return all(size % _C.FLOAT8_MULTIPLE == 0 for size in weight.shape)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

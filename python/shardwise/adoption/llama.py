@@ -98,16 +98,14 @@ class FusedLlamaBlock(FusedBlock):
     ) -> torch.Tensor:
         heads = self._attention.heads
         tables = rotation(call["position_embeddings"], x.shape[0])
+        rows = side_by_side(x, (self.query, self.key, self.value), mixed, self.common)
         if self.head_norms:
-            q, k, v = (
-                side_by_side(x, (layer,), mixed, self.common).unflatten(-1, (-1, heads.size))
-                for layer in (self.query, self.key, self.value)
-            )
+            parts = rows.unflatten(-1, (-1, heads.size))
+            q, k, v = parts.split((heads.query, heads.key, heads.key), dim=2)
             q = rotated(rms_norm(q, self.head_norms[0]), tables, heads.query, heads.size)
             k = rotated(rms_norm(k, self.head_norms[1]), tables, heads.key, heads.size)
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         else:
-            rows = side_by_side(x, (self.query, self.key, self.value), mixed, self.common)
             in_place = self.common.in_place and not rows.is_inference()
             rotate = OPS.rope_ if in_place else OPS.rope
             q, k, v = heads.split(rotate(rows, *tables, heads.query + heads.key, heads.size))

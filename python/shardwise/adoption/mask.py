@@ -49,17 +49,16 @@ def find_documents(positions: torch.Tensor, given: dict[str, Any]) -> Documents 
     """The documents of rows with these positions, [batch, seq]; None: one in each row.
 
     As transformers sees them: another begins wherever a position does not follow the one before it.
-    Positions on a GPU have to be waited for, except where ``given`` has ``cu_seq_lens_q`` and
-    ``max_length_q`` that a collator made of the same samples.
+    Positions on a GPU have to be waited for, except where ``given`` has ``cu_seq_lens_q`` that a
+    collator made of the same samples; ``longest`` is then a row's length.
     """
     batch, sequence = positions.shape
-    begins, longest = given.get("cu_seq_lens_q"), given.get("max_length_q")
-    if positions.is_cuda and isinstance(begins, torch.Tensor) and isinstance(longest, int):
-        begins = begins.to(positions.device, torch.int32)
-        if batch > 1:  # where one of the rows' is among them already, a document is empty
-            rows = torch.arange(batch, dtype=torch.int32, device=positions.device) * sequence
-            begins = torch.cat((begins, rows)).sort()[0]
-        return Documents(begins.contiguous(), longest)
+    begins = given.get("cu_seq_lens_q")
+    if positions.is_cuda and isinstance(begins, torch.Tensor):
+        # Of two at one place the document is empty; what they leave out is one of its own.
+        begins = begins.to(positions.device, torch.int32).clamp(0, batch * sequence)
+        rows = torch.arange(batch + 1, dtype=torch.int32, device=positions.device) * sequence
+        return Documents(torch.cat((begins, rows)).sort()[0], sequence)
     first = torch.ones(batch, sequence, dtype=torch.bool)
     first[:, 1:] = positions.cpu().diff(dim=-1) != 1
     if first.sum() == batch:
@@ -68,9 +67,22 @@ def find_documents(positions: torch.Tensor, given: dict[str, Any]) -> Documents 
     return Documents(begins.to(positions.device, torch.int32), int(begins.diff().max()))
 
 
-def plain_mask(mark: torch.Tensor, window: int | None, hidden: torch.Tensor) -> torch.Tensor | None:
-    """The same as a mask for transformers' own attention over ``hidden``, [batch, seq, width]: bool
-    [batch, 1, seq, seq], or None where it is plainly causal."""
+def plain_mask(mask: Any, window: int | None, hidden: torch.Tensor) -> Any:
+    """What transformers' own attention over ``hidden``, [batch, seq, width], takes for a mask: bool
+    [batch, 1, seq, seq] for a mark, kept with it, or None where it is plainly causal; other masks
+    are as they were."""
+    if not is_causal_mark(mask):
+        return mask
+    if torch.compiler.is_compiling():
+        return _made(mask, window, hidden)
+    made = mask.__dict__.setdefault("_shardwise_made", {})
+    key = (window, *hidden.shape[:2], hidden.device)
+    if key not in made:
+        made[key] = _made(mask, window, hidden)
+    return made[key]
+
+
+def _made(mark: torch.Tensor, window: int | None, hidden: torch.Tensor) -> torch.Tensor | None:
     documents = documents_of(mark)
     batch, sequence = hidden.shape[:2]
     if documents is None and (window is None or sequence <= window):

@@ -78,6 +78,7 @@ void register_models(py::module_& module) {
       .def("parameter_count", &models::Model::parameter_count)
       .def("save", &save, py::arg("folder"), Unlocked(),
            "Writes the parameters as they are and config.json to a folder.");
+  module.attr("FLOAT8_MULTIPLE") = ops::kFloat8Multiple;
   module.def("describe_fp8_misfits", &precision::describe_fp8_misfits, py::arg("matrices"));
   module.def(
       "next_token_targets",

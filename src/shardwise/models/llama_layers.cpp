@@ -2,6 +2,7 @@
 // by a bias or a norm, as transformers' *ForCausalLM compute them.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "shardwise/models/layer_parts.h"
@@ -73,8 +74,9 @@ class Attention {
     const at::Tensor product = qkv_.forward(x, context);
     const at::Tensor rows = q_norm_ ? normed(product) : product;
     const std::int64_t sequence = rows.size(1);
-    const RopeTables tables = rope_->tables(
-        sequence, context.documents ? context.documents->longest : sequence, rows.device());
+    const std::int64_t longest =
+        context.documents ? std::min(context.documents->longest, sequence) : sequence;
+    const RopeTables tables = rope_->tables(sequence, longest, rows.device());
     ops::AttentionShape shape = shape_;
     shape.dropout = context.training ? dropout_ : 0;
     const at::Tensor turned =

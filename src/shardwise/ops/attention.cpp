@@ -123,6 +123,9 @@ Tensor causal_attention_of_heads(const Tensor& q, const Tensor& k, const Tensor&
                                  double dropout, const CausalMask& mask) {
   SW_USER_CHECK(UsageError, mask.window >= 0, "attention: window is ", mask.window,
                 "; it must be the number of tokens that each sees, or 0 for all");
+  if (q.sym_numel() == 0) {
+    return of_whole_rows(q, k, v, scale, dropout);
+  }
   CausalMask needed = mask;
   if (mask.window > 0 && q.sym_size(2) <= mask.window) {
     needed.window = 0;
@@ -134,9 +137,7 @@ Tensor causal_attention_of_heads(const Tensor& q, const Tensor& k, const Tensor&
     if (needed.window >= longest) {
       needed.window = 0;
     }
-    if (batch * sequence == 0) {
-      needed.documents.reset();
-    } else if (count * longest == batch * sequence) {  // all as long as the longest
+    if (count * longest == batch * sequence) {  // all as long as the longest
       needed.documents.reset();
       return causal_attention_of_heads(as_rows(q, count), as_rows(k, count), as_rows(v, count),
                                        scale, dropout, needed)

@@ -12,7 +12,7 @@ struct Documents {
   // rows, row by row, then the number of tokens. Every row begins one; some may be empty.
   at::Tensor offsets;
   // At least the tokens of the longest. The host needs it and cannot read it from a GPU without
-  // waiting.
+  // waiting. Rotary embeddings whose frequencies follow the length take it for that.
   std::int64_t longest = 0;
 };
 

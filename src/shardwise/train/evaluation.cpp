@@ -21,10 +21,10 @@ Evaluation evaluate(LayeredEngine& engine, const data::Corpus& corpus, std::int6
   for (std::int64_t first = 0; first < count; first += stride) {
     const std::int64_t begin = std::min(first + micro_batch * engine.rank().rank, count);
     const std::int64_t rows = std::min(micro_batch, count - begin);
-    std::vector<std::int64_t> samples(static_cast<std::size_t>(std::max<std::int64_t>(rows, 1)));
-    std::iota(samples.begin(), samples.end(), rows > 0 ? begin : 0);
-    const at::Tensor ids = at::empty({std::ssize(samples), corpus.length()}, at::kLong);
-    const models::Tokens tokens = token_rows(ids, data::read_samples(corpus, samples, values(ids)));
+    std::vector<std::int64_t> places(static_cast<std::size_t>(std::max<std::int64_t>(rows, 1)));
+    std::iota(places.begin(), places.end(), rows > 0 ? begin : 0);
+    const at::Tensor ids = at::empty({std::ssize(places), corpus.length()}, at::kLong);
+    const models::Tokens tokens = token_rows(ids, data::read_samples(corpus, places, values(ids)));
     const double loss = engine.loss(tokens).item<double>();
     if (rows > 0 && tokens.predicted() > 0) {
       const auto predicted = static_cast<double>(tokens.predicted());

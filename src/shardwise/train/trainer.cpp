@@ -163,7 +163,9 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
     const models::Tokens tokens = token_rows(ids, loader_->next(values(ids)));
     const at::Tensor loss = engine_->loss(tokens);
     engine_->backward(loss, at::scalar_tensor(tokens.predicted()));
-    losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
+    if (tokens.predicted() > 0) {  // else the loss is 0 / 0
+      losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
+    }
     report_pending(sink);
     updated = engine_->step();
   }

@@ -41,13 +41,25 @@ def attention_backward(grad: Any, query: Any, key: Any, value: Any, *args: Any, 
     return 2 * attention(query, key, value)
 
 
-def flash_attention(query: Any, key: Any, value: Any, offsets: Any, *args: Any, **kw: Any) -> int:
-    """Of rows [batch, seq, heads, size], or of documents [tokens, heads, size] at ``offsets``."""
+def flash_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    offsets: Any,
+    *args: Any,
+    window_size_left: int | None = None,
+    **kwargs: Any,
+) -> int:
+    """Of rows [batch, seq, heads, size], or of documents [tokens, heads, size] at ``offsets``: each
+    token by those of its row, its document and its window, whether or not it comes after them."""
     *rows, heads, size = query.shape
-    squares = (
-        int(offsets.long().diff().square().sum()) if offsets is not None else rows[0] * rows[1] ** 2
-    )
-    return 4 * squares * heads * size
+    reach = math.inf if window_size_left is None else window_size_left + 1
+    if offsets is None:
+        pairs = rows[0] * rows[1] * min(rows[1], reach)
+    else:
+        lengths = offsets.diff().tolist()
+        pairs = sum(length * min(length, reach) for length in lengths)
+    return 4 * pairs * heads * size
 
 
 def flash_attention_backward(grad: Any, query: Any, *args: Any, **kwargs: Any) -> int:
@@ -69,6 +81,11 @@ def joined_product_input(gradient: Any, weights: Any, *args: Any, **kwargs: Any)
     return 2 * math.prod(gradient) * weights[0][1]
 
 
+def scaled_product(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
+    """[rows, n] by [columns, n] transposed, in fp8."""
+    return 2 * math.prod(left) * right[0]
+
+
 def head_with_loss(hidden: Any, weight: Any, *args: Any, **kwargs: Any) -> int:
     """The logits."""
     return 2 * math.prod(hidden) * weight[0]
@@ -79,6 +96,7 @@ OWN = {
     own.joined_linear_forward: joined_product,
     own.joined_linear_backward_input: joined_product_input,
     own.linear_cross_entropy_forward: head_with_loss,
+    own.scaled_product: scaled_product,
 }
 # Fused attention that torch's table lacks, counts with the product that backward recomputes, or
 # takes for heads of equal number alone.
