@@ -75,8 +75,8 @@ double KernelTimer::microseconds(const std::function<void()>& launch) const {
   return span.end.seconds_since(span.begin) * 1e6 / kLaunches;
 }
 
-at::Tensor KernelTimer::random(std::int64_t count) const {
-  return at::randn({count}, at::TensorOptions(at::kBFloat16).device(device_));
+at::Tensor KernelTimer::random(std::int64_t count, at::ScalarType dtype) const {
+  return at::randn({count}, at::TensorOptions(dtype).device(device_));
 }
 
 at::Tensor KernelTimer::zeros(std::int64_t count, at::ScalarType dtype) const {

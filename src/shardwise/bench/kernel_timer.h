@@ -22,8 +22,8 @@ class KernelTimer {
   void time(const std::string& name, double bytes, const std::function<void()>& launch);
   const std::vector<KernelTime>& times() const { return times_; }
 
-  // Memory on the device: random numbers of bf16, zeros, or the bytes of host values.
-  at::Tensor random(std::int64_t count) const;
+  // Memory on the device: normally distributed numbers, zeros, or the bytes of host values.
+  at::Tensor random(std::int64_t count, at::ScalarType dtype = at::kBFloat16) const;
   at::Tensor zeros(std::int64_t count, at::ScalarType dtype) const;
   template <typename T>
   at::Tensor upload(const std::vector<T>& values) const {

@@ -17,13 +17,18 @@ T* as(const at::Tensor& bytes) {
   return reinterpret_cast<T*>(bytes.data_ptr());
 }
 
-// One parameter of `n` elements with masters and states.
+// One parameter of `n` elements with masters and states, of sizes as in training: of zeros, root
+// and division take another way.
 struct Shard {
-  // `narrow`: the parameter is its own master, states are in its dtype too.
+  // Of fp32 or bf16. `narrow`: the parameter is its own master, states are in its dtype too.
   Shard(const KernelTimer& timer, std::int64_t n, DType dtype, bool narrow = false) {
-    for (at::Tensor& array : arrays) {
-      array = timer.zeros(n, at::kFloat);
-    }
+    const at::ScalarType type = dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16;
+    const at::ScalarType wide = narrow ? type : at::kFloat;
+    arrays[0] = timer.random(n, wide).mul_(0.02);
+    arrays[1] = timer.random(n, wide).mul_(1e-3);
+    arrays[2] = timer.random(n, wide).mul_(1e-6).abs_();
+    arrays[3] = timer.random(n, type).mul_(1e-3);
+    arrays[4] = timer.zeros(n, type);
     pointers.master = arrays[0].data_ptr();
     pointers.state[0] = arrays[1].data_ptr();
     pointers.state[1] = arrays[2].data_ptr();
