@@ -1,17 +1,16 @@
-// Two forms of the same rows:
-// - A row belongs to 1 … 16 warps, which hold it in registers: 16 elements a thread, 32 where rows
-//   are wider than 8192. Blocks stay and take row after row; the next one is on its way while one
-//   is worked on. Rows are read once and written once.
-// - Rows that 16-byte accesses do not fit, and fp32 beyond 8192: a block reads a row several times,
-//   element by element.
-// Gradients of weight and bias are summed by every block over its rows, and over blocks by a second
-// kernel, so that sums have one order.
+// A row belongs to 1 … 16 warps, which hold it in registers: it is read once and written once.
+// - Forward: a group of warps takes one row. Blocks come and go, so that multiprocessors that are
+//   ahead get more of them.
+// - Backward: blocks stay and take row after row, since they sum the gradients of weight and bias
+//   over their rows; a second kernel sums over blocks, so that sums have one order.
+// Rows that 16-byte accesses do not fit are read and written element by element.
 #include <algorithm>
 #include <initializer_list>
 
 #include "shardwise/kernels/cuda/cuda_kernels.h"
 #include "shardwise/kernels/cuda/launch.cuh"
 #include "shardwise/kernels/cuda/wide.cuh"
+#include "shardwise/kernels/norm.h"
 
 namespace shardwise::kernels::cuda {
 namespace {
@@ -19,11 +18,24 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr std::int64_t kNarrow = kThreads * 2 * kWide;  // rows that 16 elements a thread hold
-// Forward, where rows fit: three blocks on a multiprocessor, of 80 registers a thread. Four of 64
-// were 8 % slower on an H200.
-constexpr int kForwardThreads = 256;
-constexpr int kForwardBlocks = 3;
+// Eights of a row that a thread holds, at least and at most.
+constexpr int kFew = 2;
+constexpr int kMany = 4;
+
+// Forward. Of rows without a residual a thread holds 128 bytes, so that a warp has a row of 2048
+// 16-bit elements to itself: no barriers. With a residual it holds eights of both, and fewer of
+// them. Threads of a block and blocks on a multiprocessor are those that were fastest on an H200.
+template <typename T>
+constexpr int kManyForward = 16 / static_cast<int>(sizeof(T));
+constexpr int kFewThreads = 256;
+constexpr int kManyThreads = 128;  // more where a row has more
+template <typename T, int kVectors>
+constexpr int kMostThreads =
+    kVectors == kFew ? kFewThreads : static_cast<int>(kMaxNormWidth) / (kVectors * kWide);
+template <typename T, int kVectors>
+constexpr int kBlocks =
+    kVectors == kFew && sizeof(T) == 2 ? 5 : std::max(1, 768 / kMostThreads<T, kVectors>);
+
 constexpr int kSumRows = 16;
 constexpr int kSumsAhead = 9;  // with kSumRows, more than the blocks on an H100: all loads at once
 
@@ -114,104 +126,138 @@ struct Part {
   Packed<T> at[kVectors];
 };
 
-// A thread's columns.
-template <typename T, int kVectors>
+// A thread's columns. kAligned: rows are multiples of eight elements, at multiples of 16 bytes.
+template <typename T, int kVectors, bool kAligned>
 struct Columns {
-  int apart;  // from one vector to the next
-  bool inside[kVectors];
+  int first;
+  int apart;           // from one vector to the next
+  int left[kVectors];  // from a vector's first column to the row's end; may be negative
 
-  __device__ __forceinline__ Columns(const RowGroup& group, int width)
-      : apart(group.column(1) - group.column(0)) {
+  __device__ __forceinline__ Columns(int first, int apart, int width) : first(first), apart(apart) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      inside[v] = group.column(v) < width;
+      left[v] = width - first - v * apart;
+    }
+  }
+  // An eight; `from` is where the thread's first element of the row is.
+  template <typename W>
+  __device__ __forceinline__ Packed<W> at(const W* from, int v) const {
+    if constexpr (kAligned) {
+      return left[v] > 0 ? load8(from + v * apart) : Packed<W>{};
+    } else {
+      return load8(from + v * apart, left[v], false);
     }
   }
   // `place` is where the thread's first element of a row is in an array of rows.
   __device__ __forceinline__ void load(const void* rows, std::int64_t place,
                                        Part<T, kVectors>& to) const {
-    const T* from = static_cast<const T*>(rows) + place;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      to.at[v] = inside[v] ? load8(from + v * apart) : Packed<T>{};
+      to.at[v] = at(static_cast<const T*>(rows) + place, v);
     }
   }
   __device__ __forceinline__ void store(const Packed<T>& packed, void* rows, std::int64_t place,
                                         int v) const {
-    if (inside[v]) {
-      store8(packed, static_cast<T*>(rows) + place + v * apart);
+    T* to = static_cast<T*>(rows) + place + v * apart;
+    if constexpr (kAligned) {
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) {
+        store16_streaming(packed.part[i], reinterpret_cast<uint4*>(to) + i, left[v] > 0);
+      }
+    } else {
+      store8(packed, to, left[v], false);
     }
   }
 };
 
-// Whether the next row's loads fit into registers beside the present one's.
-template <typename T, int kVectors>
-inline constexpr bool kLoadsAhead = kVectors * sizeof(T) <= 4;
-
-// What forward and backward share: the rows of a group, one after the other. take() gives a row's
-// parts of two arrays, of which the second may be null, and asks for the next row's; its result is
-// the row's place (see Columns).
-template <typename T, int kVectors>
+// The rows of a group in a backward pass, one after the other. take() gives a row's parts of x and
+// of the gradient; its result is the row's place (see Columns). Where registers and shared memory
+// are enough, the next kStages rows are on their way into shared memory meanwhile, where every
+// thread has places of its own: none waits for another. More stages were slower on an H200: 4 by
+// 2 %, 6 by 4 %.
+template <typename T, int kVectors, bool kAligned>
 class Rows {
  public:
-  __device__ __forceinline__ Rows(const Layout& layout, const RowGroup& group, const void* one,
-                                  const void* two)
-      : columns(group, layout.width),
-        one_(one),
-        two_(two),
+  static constexpr int kStages = kAligned && kVectors * sizeof(T) <= 4 ? 2 : 0;
+  static constexpr int kBytes = kStages * 2 * kVectors * kThreads * sizeof(Packed<T>);
+
+  __device__ __forceinline__ Rows(void* shared, const Layout& layout, const RowGroup& group,
+                                  const NormBackward& a)
+      : columns(group.column(0), group.column(1) - group.column(0), layout.width),
+        slots_(static_cast<Packed<T>*>(shared) + threadIdx.x),
+        from_{static_cast<const T*>(a.x), static_cast<const T*>(a.output_gradient)},
         left_(layout.rows - group.first_row()),
         step_(group.row_step()),
         row_(group.first_row()),
         place_(row_ * layout.width + group.column(0)),
         place_step_(step_ * layout.width) {
-    if (kLoadsAhead<T, kVectors> && any()) {
-      load();
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      request(stage, stage);
     }
   }
   __device__ __forceinline__ bool any() const { return left_ > 0; }
   // Of the row that is taken next.
   __device__ __forceinline__ std::int64_t row() const { return row_; }
-  __device__ __forceinline__ std::int64_t take(Part<T, kVectors>& first,
-                                               Part<T, kVectors>& second) {
-    if (!kLoadsAhead<T, kVectors>) {
-      load();
+  __device__ __forceinline__ std::int64_t take(Part<T, kVectors>& x, Part<T, kVectors>& gradient) {
+    if constexpr (kStages == 0) {
+      columns.load(from_[0], place_, x);
+      columns.load(from_[1], place_, gradient);
+    } else {
+      wait_for_copies<kStages - 1>();
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        x.at[v] = *slot(stage_, 0, v);
+        gradient.at[v] = *slot(stage_, 1, v);
+      }
+      request(stage_, kStages);
+      stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
     }
-    first = ahead_[0];
-    second = ahead_[1];
     const std::int64_t taken = place_;
     row_ += step_;
     left_ -= step_;
     place_ += place_step_;
-    if (kLoadsAhead<T, kVectors> && any()) {
-      load();
-    }
     return taken;
   }
 
-  const Columns<T, kVectors> columns;
+  const Columns<T, kVectors, kAligned> columns;
 
  private:
-  __device__ __forceinline__ void load() {
-    columns.load(one_, place_, ahead_[0]);
-    if (two_ != nullptr) {
-      columns.load(two_, place_, ahead_[1]);
-    }
+  __device__ __forceinline__ Packed<T>* slot(int stage, int array, int v) const {
+    return slots_ + ((stage * 2 + array) * kVectors + v) * kThreads;
   }
-  const void* one_;
-  const void* two_;
+  // The row `ahead` of the next one. Behind the last row nothing is copied, but counted.
+  __device__ __forceinline__ void request(int stage, int ahead) {
+    static_assert(sizeof(Packed<T>) == 16 || kStages == 0);
+    if (left_ > ahead * step_) {
+      const std::int64_t place = place_ + ahead * place_step_;
+#pragma unroll
+      for (int array = 0; array < 2; ++array) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          copy16_async(slot(stage, array, v), from_[array] + place + v * columns.apart,
+                       columns.left[v] > 0 ? 16 : 0);
+        }
+      }
+    }
+    end_copies();
+  }
+
+  Packed<T>* slots_;
+  const T* from_[2];
+  int stage_ = 0;
   std::int64_t left_;
   std::int64_t step_;
   std::int64_t row_;
   std::int64_t place_;
   std::int64_t place_step_;
-  Part<T, kVectors> ahead_[2] = {};
 };
 
 __device__ __forceinline__ Floats8 from_slots(const float4& low, const float4& high) {
   return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
 
-// Weight or bias as floats in shared memory, where a warp reads whole lines. All groups of a block
+// The weight as floats in shared memory, where a warp reads whole lines. All groups of a block
 // have the same columns.
 class Weights {
  public:
@@ -219,15 +265,16 @@ class Weights {
       : slots_(slots + group.warp * kWarp + group.lane), step_(group.warps * kWarp) {}
 
   // By the block's first group; __syncthreads() follows.
-  template <typename T, int kVectors>
+  template <typename T, int kVectors, bool kAligned>
   __device__ __forceinline__ void fill(const void* from, const Layout& layout,
-                                       const RowGroup& group, float absent) {
+                                       const RowGroup& group,
+                                       const Columns<T, kVectors, kAligned>& columns) {
     for (int v = 0; v < kVectors && group.group == 0; ++v) {
-      Floats8 values = {{absent, absent, absent, absent, absent, absent, absent, absent}};
-      const int column = group.column(v);
-      if (from != nullptr && column < layout.width) {
-        values = layout.weight_is_float ? unpack(load8(static_cast<const float*>(from) + column))
-                                        : unpack(load8(static_cast<const T*>(from) + column));
+      Floats8 values = {{1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F}};
+      if (from != nullptr) {
+        values = layout.weight_is_float
+                     ? unpack(columns.at(static_cast<const float*>(from) + columns.first, v))
+                     : unpack(columns.at(static_cast<const T*>(from) + columns.first, v));
       }
       slots_[2 * v * step_] = make_float4(values.at[0], values.at[1], values.at[2], values.at[3]);
       slots_[(2 * v + 1) * step_] =
@@ -249,11 +296,13 @@ int weight_bytes(int warps) {
   return warps * kWarp * kVectors * kWide * static_cast<int>(sizeof(float));
 }
 
-// Mean and 1 / √(variance + epsilon) of a row.
-template <typename T, int kVectors, bool kCentred>
-__device__ __forceinline__ float2 statistics(const Part<T, kVectors>& x, const Layout& layout,
-                                             const RowGroup& group, Meeting<1>& meeting,
-                                             int& side) {
+// Mean and 1 / √(variance + epsilon) of a row. Eights have sums of their own, for few roundings.
+template <bool kCentred, typename T, int kVectors, bool kAligned>
+__device__ __forceinline__ float2 statistics(Part<T, kVectors>& x,
+                                             const Columns<T, kVectors, kAligned>& columns,
+                                             const Layout& layout, const RowGroup& group) {
+  __shared__ Meeting<1> meeting;
+  int side = 0;
   const float share = 1.0F / static_cast<float>(layout.width);
   float mean = 0.0F;
   if constexpr (kCentred) {
@@ -261,10 +310,12 @@ __device__ __forceinline__ float2 statistics(const Part<T, kVectors>& x, const L
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const Floats8 values = unpack(x.at[v]);
+      float eight = 0.0F;
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        sum[0] += values.at[i];
+        eight += values.at[i];
       }
+      sum[0] += eight;
     }
     row_sums(sum, group, meeting, side);
     mean = sum[0] * share;
@@ -272,87 +323,134 @@ __device__ __forceinline__ float2 statistics(const Part<T, kVectors>& x, const L
   float squares[1] = {0.0F};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
+    forget(x.at[v]);
     const Floats8 values = unpack(x.at[v]);
-    if (!kCentred || group.column(v) < layout.width) {
+    float eight = 0.0F;
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) {
+    for (int i = 0; i < kWide; ++i) {
+      if (!kCentred || kAligned || i < columns.left[v]) {
         const float difference = values.at[i] - mean;
-        squares[0] += difference * difference;
+        eight = fmaf(difference, difference, eight);
       }
     }
+    squares[0] += !kCentred || columns.left[v] > 0 ? eight : 0.0F;
   }
   row_sums(squares, group, meeting, side);
   return {mean, rsqrtf(squares[0] * share + layout.epsilon)};
 }
 
-template <typename T, int kVectors, bool kCentred>
-__global__ __launch_bounds__(kThreads) void forward_kernel(const Layout layout,
-                                                           const NormForward a) {
-  extern __shared__ float4 shared[];
-  __shared__ Meeting<1> meeting;
-  int side = 0;
-  const RowGroup group(layout.warps);
-  wait_for_kernel_before();
-  let_kernel_behind_begin();
-  Rows<T, kVectors> rows(layout, group, a.input, a.residual);
-  Weights weights(shared, group);
-  Weights biases(shared + 2 * kVectors * layout.warps * kWarp, group);
-  weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
-  if (a.bias != nullptr) {
-    biases.fill<T, kVectors>(a.bias, layout, group, 0.0F);
-  }
-  __syncthreads();
-  while (rows.any()) {
-    Part<T, kVectors> x;
-    Part<T, kVectors> residual;
-    const std::int64_t row = rows.row();
-    const std::int64_t place = rows.take(x, residual);
-    if (a.residual != nullptr) {
+// Adds the residual to a thread's part of a row, and keeps the sum.
+template <typename T, int kVectors, bool kAligned>
+__device__ __forceinline__ void add_residual(const NormForward& a,
+                                             const Columns<T, kVectors, kAligned>& columns,
+                                             std::int64_t place, Part<T, kVectors>& x) {
+  constexpr int kAtOnce = std::min(kVectors, kMany);  // more do not fit into registers
+  const T* from = static_cast<const T*>(a.residual) + place;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        Floats8 values = unpack(x.at[v]);
-        const Floats8 more = unpack(residual.at[v]);
+  for (int first = 0; first < kVectors; first += kAtOnce) {
+    Packed<T> residual[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          values.at[i] += more.at[i];
-        }
-        x.at[v] = pack<T>(values);
-        rows.columns.store(x.at[v], a.sum, place, v);
-      }
-    }
-    const float2 s = statistics<T, kVectors, kCentred>(x, layout, group, meeting, side);
-    const float rstd = s.y;
-    const float shift = -s.x * rstd;
-    if (group.is_first()) {
-      a.rstd[row] = rstd;
-      if (kCentred) {
-        a.mean[row] = s.x;
-      }
+    for (int v = 0; v < kAtOnce; ++v) {
+      residual[v] = columns.at(from, first + v);
     }
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats8 weight = weights.at(v);
-      Floats8 values = unpack(x.at[v]);
+    for (int v = 0; v < kAtOnce; ++v) {
+      Floats8 values = unpack(x.at[first + v]);
+      const Floats8 more = unpack(residual[v]);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        values.at[i] =
-            (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
+        values.at[i] += more.at[i];
       }
-      if (a.bias != nullptr) {
-        const Floats8 bias = biases.at(v);
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          values.at[i] += bias.at[i];
-        }
-      }
-      rows.columns.store(pack<T>(values), a.output, place, v);
+      x.at[first + v] = pack<T>(values);
+      columns.store(x.at[first + v], a.sum, place, first + v);
     }
+  }
+}
+
+// An eight of weight or bias, which nothing writes meanwhile; `absent` where there is none.
+template <typename W, typename T, int kVectors, bool kAligned>
+__device__ __forceinline__ Floats8 constant(const void* from, int v, float absent,
+                                            const Columns<T, kVectors, kAligned>& columns) {
+  Packed<W> packed = pack<W>({{absent, absent, absent, absent, absent, absent, absent, absent}});
+  const W* begin = static_cast<const W*>(from) + columns.first;
+  if constexpr (kAligned) {
+    const auto* parts = reinterpret_cast<const uint4*>(begin + v * columns.apart);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(W) / 2); ++i) {
+      load16_constant(packed.part[i], parts + i, from != nullptr && columns.left[v] > 0);
+    }
+  } else if (from != nullptr) {
+    packed = columns.at(begin, v);
+  }
+  return unpack(packed);
+}
+
+// Weights are loaded when the row's sums are there, so that they need no registers before.
+template <typename W, bool kCentred, typename T, int kVectors, bool kAligned>
+__device__ __forceinline__ void write_output(const NormForward& a, Part<T, kVectors>& x,
+                                             const float2& mean_and_rstd,
+                                             const Columns<T, kVectors, kAligned>& columns,
+                                             std::int64_t place) {
+  const float rstd = mean_and_rstd.y;
+  const float shift = -mean_and_rstd.x * rstd;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    forget(x.at[v]);
+    const Floats8 weight = constant<W>(a.weight, v, 1.0F, columns);
+    Floats8 values = unpack(x.at[v]);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      values.at[i] =
+          (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
+    }
+    if constexpr (kCentred || !kAligned) {
+      const Floats8 bias = constant<W>(a.bias, v, 0.0F, columns);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        values.at[i] += bias.at[i];
+      }
+    }
+    columns.store(pack<T>(values), a.output, place, v);
+  }
+}
+
+template <typename T, int kVectors, bool kCentred, bool kAligned>
+__global__ __launch_bounds__(kMostThreads<T, kVectors>,
+                             kBlocks<T, kVectors>) void forward_kernel(const Layout layout,
+                                                                       const NormForward a) {
+  const RowGroup group(layout.warps);
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * group.groups() + group.group;
+  wait_for_kernel_before();
+  let_kernel_behind_begin();
+  if (row >= layout.rows) {
+    return;
+  }
+  // A warp has neighbouring eights, so that a thread's are at constant distances.
+  const Columns<T, kVectors, kAligned> columns(kWide * (group.warp * kVectors * kWarp + group.lane),
+                                               kWide * kWarp, layout.width);
+  const std::int64_t place = row * layout.width + columns.first;
+  Part<T, kVectors> x;
+  columns.load(a.input, place, x);
+  if (a.residual != nullptr) {
+    add_residual(a, columns, place, x);
+  }
+  const float2 s = statistics<kCentred>(x, columns, layout, group);
+  if (group.is_first()) {
+    a.rstd[row] = s.y;
+    if (kCentred) {
+      a.mean[row] = s.x;
+    }
+  }
+  if (layout.weight_is_float) {
+    write_output<float, kCentred>(a, x, s, columns, place);
+  } else {
+    write_output<T, kCentred>(a, x, s, columns, place);
   }
 }
 
 // Adds the sums of a block's threads over its groups, in order, into a row of partials. All threads
 // call it, and __syncthreads() comes before it.
-template <int kVectors>
+template <bool kAligned, int kVectors>
 __device__ __forceinline__ void write_column_sums(const float (&sums)[kVectors][kWide],
                                                   float4* shared, const RowGroup& group, int width,
                                                   float* partials) {
@@ -371,8 +469,11 @@ __device__ __forceinline__ void write_column_sums(const float (&sums)[kVectors][
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
     }
     const int column = group.column(slot / 2) + slot % 2 * 4;
-    if (column < width) {
+    if (kAligned && column < width) {
       *reinterpret_cast<float4*>(partials + column) = sum;
+    }
+    for (int i = 0; !kAligned && i < std::min(4, width - column); ++i) {
+      partials[column + i] = i < 2 ? (i == 0 ? sum.x : sum.y) : (i == 2 ? sum.z : sum.w);
     }
   }
 }
@@ -389,18 +490,18 @@ struct Statistics {
 };
 
 // Sums over the rows that a thread has seen are kept in its registers.
-template <typename T, int kVectors, bool kCentred>
+template <typename T, int kVectors, bool kCentred, bool kAligned>
 __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layout,
                                                                const NormBackward a) {
-  extern __shared__ float4 shared[];  // weights, then sums
+  extern __shared__ float4 shared[];  // weights and rows, then sums
   __shared__ Meeting<kCentred ? 2 : 1> meeting;
   int side = 0;
   const RowGroup group(layout.warps);
   wait_for_kernel_before();
   let_kernel_behind_begin();
-  Rows<T, kVectors> rows(layout, group, a.x, a.output_gradient);
+  Rows<T, kVectors, kAligned> rows(shared + 2 * kVectors * layout.warps * kWarp, layout, group, a);
   Weights weights(shared, group);
-  weights.fill<T, kVectors>(a.weight, layout, group, 1.0F);
+  weights.fill(a.weight, layout, group, rows.columns);
   __syncthreads();
   const float share = 1.0F / static_cast<float>(layout.width);
   float weight_sums[kVectors][kWide] = {};
@@ -465,128 +566,11 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const Layout layo
   if (a.partials != nullptr) {
     float* partials = a.partials + static_cast<std::int64_t>(blockIdx.x) * layout.width;
     __syncthreads();  // the weights are read
-    write_column_sums<kVectors>(weight_sums, shared, group, layout.width, partials);
+    write_column_sums<kAligned>(weight_sums, shared, group, layout.width, partials);
     if constexpr (kCentred) {
       partials += static_cast<std::int64_t>(gridDim.x) * layout.width;
       __syncthreads();
-      write_column_sums<kVectors>(bias_sums, shared, group, layout.width, partials);
-    }
-  }
-}
-
-// An element of weight or bias, one by one.
-template <typename T>
-__device__ __forceinline__ float weight_at(const void* from, const Layout& layout, int column,
-                                           float absent) {
-  if (from == nullptr) {
-    return absent;
-  }
-  return layout.weight_is_float ? static_cast<const float*>(from)[column]
-                                : to_float32(static_cast<const T*>(from)[column]);
-}
-
-template <typename T>
-__global__ __launch_bounds__(kThreads) void plain_forward_kernel(const Layout layout,
-                                                                 const NormForward a) {
-  __shared__ Meeting<1> meeting;
-  wait_for_kernel_before();
-  int side = 0;
-  const RowGroup group(kWarps);
-  const int thread = static_cast<int>(threadIdx.x);
-  const float share = 1.0F / static_cast<float>(layout.width);
-  for (std::int64_t row = group.first_row(); row < layout.rows; row += group.row_step()) {
-    const std::int64_t start = row * layout.width;
-    const T* x = static_cast<const T*>(a.input) + start;
-    if (a.residual != nullptr) {  // a thread reads what it wrote itself
-      T* sum = static_cast<T*>(a.sum) + start;
-      const T* residual = static_cast<const T*>(a.residual) + start;
-      for (int i = thread; i < layout.width; i += kThreads) {
-        from_float32(to_float32(x[i]) + to_float32(residual[i]), sum + i);
-      }
-      x = sum;
-    }
-    float mean[1] = {0.0F};
-    if (layout.centred) {
-      for (int i = thread; i < layout.width; i += kThreads) {
-        mean[0] += to_float32(x[i]);
-      }
-      row_sums(mean, group, meeting, side);
-      mean[0] *= share;
-    }
-    float squares[1] = {0.0F};
-    for (int i = thread; i < layout.width; i += kThreads) {
-      const float difference = to_float32(x[i]) - mean[0];
-      squares[0] += difference * difference;
-    }
-    row_sums(squares, group, meeting, side);
-    const float rstd = rsqrtf(squares[0] * share + layout.epsilon);
-    if (thread == 0) {
-      a.rstd[row] = rstd;
-      if (layout.centred) {
-        a.mean[row] = mean[0];
-      }
-    }
-    for (int i = thread; i < layout.width; i += kThreads) {
-      const float normalised = (to_float32(x[i]) - mean[0]) * rstd;
-      from_float32(normalised * weight_at<T>(a.weight, layout, i, 1.0F) +
-                       weight_at<T>(a.bias, layout, i, 0.0F),
-                   static_cast<T*>(a.output) + start + i);
-    }
-  }
-}
-
-// A thread has the same columns of every row, and adds them to its block's partials.
-template <typename T>
-__global__ __launch_bounds__(kThreads) void plain_backward_kernel(const Layout layout,
-                                                                  const NormBackward a) {
-  __shared__ Meeting<2> meeting;
-  wait_for_kernel_before();
-  int side = 0;
-  const RowGroup group(kWarps);
-  const int thread = static_cast<int>(threadIdx.x);
-  const float share = 1.0F / static_cast<float>(layout.width);
-  float* weight_sums = nullptr;
-  float* bias_sums = nullptr;
-  if (a.partials != nullptr) {
-    weight_sums = a.partials + static_cast<std::int64_t>(blockIdx.x) * layout.width;
-    bias_sums = weight_sums + static_cast<std::int64_t>(gridDim.x) * layout.width;
-    for (int i = thread; i < layout.width; i += kThreads) {
-      weight_sums[i] = 0.0F;
-      if (layout.centred) {
-        bias_sums[i] = 0.0F;
-      }
-    }
-  }
-  for (std::int64_t row = group.first_row(); row < layout.rows; row += group.row_step()) {
-    const std::int64_t start = row * layout.width;
-    const T* x = static_cast<const T*>(a.x) + start;
-    const T* gradient = static_cast<const T*>(a.output_gradient) + start;
-    Statistics s;
-    s.load(a, layout.centred, row);
-    float sums[2] = {0.0F, 0.0F};  // Σ g · x̂ and Σ g
-    for (int i = thread; i < layout.width; i += kThreads) {
-      const float given = to_float32(gradient[i]);
-      const float g = given * weight_at<T>(a.weight, layout, i, 1.0F);
-      const float normalised = (to_float32(x[i]) - s.mean) * s.rstd;
-      sums[0] = fmaf(g, normalised, sums[0]);
-      sums[1] += g;
-      if (weight_sums != nullptr) {
-        weight_sums[i] = fmaf(given, normalised, weight_sums[i]);
-        if (layout.centred) {
-          bias_sums[i] += given;
-        }
-      }
-    }
-    row_sums(sums, group, meeting, side);
-    const float along = -s.rstd * (sums[0] * share);
-    const float uniform = layout.centred ? -s.rstd * (sums[1] * share) : 0.0F;
-    const T* other = static_cast<const T*>(a.sum_gradient);
-    for (int i = thread; i < layout.width; i += kThreads) {
-      const float g = to_float32(gradient[i]) * weight_at<T>(a.weight, layout, i, 1.0F);
-      const float normalised = (to_float32(x[i]) - s.mean) * s.rstd;
-      const float own = fmaf(g, s.rstd, fmaf(along, normalised, uniform));
-      from_float32(own + (other == nullptr ? 0.0F : to_float32(other[start + i])),
-                   static_cast<T*>(a.input_gradient) + start + i);
+      write_column_sums<kAligned>(bias_sums, shared, group, layout.width, partials);
     }
   }
 }
@@ -631,76 +615,68 @@ __global__ __launch_bounds__(kWarp* kSumRows) void sum_partials_kernel(const flo
   }
 }
 
-// How a launch goes about its rows.
-struct Plan {
-  Layout layout;
-  bool wide;  // 16-byte accesses fit everywhere
-  int threads = kThreads;
-  int blocks;
-
-  Plan(const NormShape& shape, bool forward, std::initializer_list<const void*> rows,
-       std::initializer_list<const void*> weights)
-      : layout{.rows = shape.rows,
-               .width = static_cast<int>(shape.width),
-               .warps = kWarps,
-               .epsilon = static_cast<float>(shape.epsilon),
-               .centred = shape.centred,
-               .weight_is_float = shape.weight_dtype == DType::kFloat32},
-        wide(shape.width % kWide == 0) {
-    for (const void* array : rows) {
-      wide = wide && is_aligned16(array, 0);
-    }
-    for (const void* array : weights) {
-      wide = wide && is_aligned16(array, 0);
-    }
-    while (wide && layout.warps > 1 && layout.warps * (kNarrow / kWarps) >= 2 * shape.width) {
-      layout.warps /= 2;
-    }
-    std::int64_t most = multiprocessors();  // all blocks stay
-    if (forward && wide && layout.warps * kWarp <= kForwardThreads) {
-      threads = kForwardThreads;
-      most *= kForwardBlocks;
-    }
-    blocks = static_cast<int>(std::min(shape.rows, most));
+// For rows of which a thread holds `vectors` eights.
+Layout layout_of(const NormShape& shape, int vectors) {
+  int warps = 1;
+  while (warps * kWarp * kWide * vectors < shape.width) {
+    warps *= 2;
   }
-  bool is_narrow() const { return layout.width <= kNarrow; }
-};
+  return {.rows = shape.rows,
+          .width = static_cast<int>(shape.width),
+          .warps = warps,
+          .epsilon = static_cast<float>(shape.epsilon),
+          .centred = shape.centred,
+          .weight_is_float = shape.weight_dtype == DType::kFloat32};
+}
 
-template <typename Arrays>
-void launch(const Place& place, const Plan& plan, void (*kernel)(Layout, Arrays), int bytes,
-            const Arrays& arrays) {
+bool fits16(const NormShape& shape, std::initializer_list<const void*> arrays) {
+  return shape.width % kWide == 0 && std::all_of(arrays.begin(), arrays.end(),
+                                                 [](const void* a) { return is_aligned16(a, 0); });
+}
+
+template <typename T, int kVectors, bool kAligned>
+void launch_forward(const Place& place, const NormShape& shape, const NormForward& a) {
+  const Layout layout = layout_of(shape, kVectors);
+  const int threads = std::max(kVectors == kFew ? kFewThreads : kManyThreads, layout.warps * kWarp);
+  const int rows = threads / kWarp / layout.warps;  // of a block
+  launch_behind(shape.centred ? forward_kernel<T, kVectors, true, kAligned>
+                              : forward_kernel<T, kVectors, false, kAligned>,
+                grid_size((shape.rows + rows - 1) / rows), threads, 0, place, layout, a);
+}
+
+// All blocks stay.
+int backward_blocks(const NormShape& shape) {
+  return static_cast<int>(std::min<std::int64_t>(shape.rows, multiprocessors()));
+}
+
+template <typename T, int kVectors, bool kAligned>
+void launch_backward(const Place& place, const NormShape& shape, const NormBackward& a) {
+  const Layout layout = layout_of(shape, kVectors);
+  const auto kernel = shape.centred ? backward_kernel<T, kVectors, true, kAligned>
+                                    : backward_kernel<T, kVectors, false, kAligned>;
+  const int rows = weight_bytes<kVectors>(layout.warps) + Rows<T, kVectors, kAligned>::kBytes;
+  const int bytes = std::max(rows, weight_bytes<kVectors>(kWarps));  // or sums
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "norm");
-  launch_behind(kernel, grid_size(plan.blocks), plan.threads, bytes, place, plan.layout, arrays);
-}
-
-template <typename T, int kVectors>
-void launch_forward(const Place& place, const Plan& plan, const NormForward& a) {
-  const int bytes = weight_bytes<kVectors>(plan.layout.warps) * (a.bias == nullptr ? 1 : 2);
-  launch(
-      place, plan,
-      plan.layout.centred ? forward_kernel<T, kVectors, true> : forward_kernel<T, kVectors, false>,
-      bytes, a);
-}
-
-template <typename T, int kVectors>
-void launch_backward(const Place& place, const Plan& plan, const NormBackward& a) {
-  launch(place, plan,
-         plan.layout.centred ? backward_kernel<T, kVectors, true>
-                             : backward_kernel<T, kVectors, false>,
-         weight_bytes<kVectors>(kWarps), a);
+  launch_behind(kernel, grid_size(backward_blocks(shape)), kThreads, bytes, place, layout, a);
 }
 
 }  // namespace
 
 void norm_forward(const Place& place, const NormShape& shape, const NormForward& a) {
-  const Plan plan(shape, true, {a.input, a.residual, a.sum, a.output}, {a.weight, a.bias});
+  // RMSNorm with a bias, which no model has, takes the general form.
+  const bool aligned = fits16(shape, {a.input, a.residual, a.sum, a.output, a.weight, a.bias}) &&
+                       (shape.centred || a.bias == nullptr);
   with_type(shape.dtype, [&]<typename T>() {
-    if (!plan.wide || (sizeof(T) > 2 && !plan.is_narrow())) {
-      launch(place, plan, plain_forward_kernel<T>, 0, a);
-    } else if (plan.is_narrow()) {
-      launch_forward<T, 2>(place, plan, a);
-    } else if constexpr (sizeof(T) == 2) {
-      launch_forward<T, 4>(place, plan, a);
+    constexpr int kVectors = kManyForward<T>;
+    // Where many would leave half of a warp without work, and where there is a residual.
+    const std::int64_t few =
+        kWide * (a.residual == nullptr ? kVectors * kWarp / 2 : kFew * kFewThreads);
+    if (!aligned) {
+      launch_forward<T, kVectors, false>(place, shape, a);
+    } else if (shape.width <= few) {
+      launch_forward<T, kFew, true>(place, shape, a);
+    } else {
+      launch_forward<T, kVectors, true>(place, shape, a);
     }
   });
 }
@@ -710,29 +686,29 @@ void norm_backward(const Place& place, const NormShape& shape, const NormBackwar
   SW_CHECK(!sums || a.partials != nullptr, "gradients of the weight need partials");
   NormBackward arrays = a;
   arrays.partials = sums ? a.partials : nullptr;
-  const Plan plan(shape, false, {a.output_gradient, a.sum_gradient, a.x, a.input_gradient},
-                  {a.weight, arrays.partials});
+  const bool aligned = fits16(
+      shape, {a.output_gradient, a.sum_gradient, a.x, a.input_gradient, a.weight, arrays.partials});
   if (shape.rows > 0) {
     with_type(shape.dtype, [&]<typename T>() {
-      if (!plan.wide || (sizeof(T) > 2 && !plan.is_narrow())) {
-        launch(place, plan, plain_backward_kernel<T>, 0, arrays);
-      } else if (plan.is_narrow()) {
-        launch_backward<T, 2>(place, plan, arrays);
-      } else if constexpr (sizeof(T) == 2) {
-        launch_backward<T, 4>(place, plan, arrays);
+      if (!aligned) {
+        launch_backward<T, kMany, false>(place, shape, arrays);
+      } else if (shape.width <= kThreads * kFew * kWide) {
+        launch_backward<T, kFew, true>(place, shape, arrays);
+      } else {
+        launch_backward<T, kMany, true>(place, shape, arrays);
       }
     });
   }
   if (sums) {
     const dim3 grid(grid_size((shape.width + kWarp - 1) / kWarp), shape.centred ? 2 : 1);
     launch_behind(sum_partials_kernel, grid, dim3(kWarp, kSumRows), 0, place, a.partials,
-                  plan.blocks, plan.layout.width, shape.weight_dtype, a.weight_gradient,
-                  a.bias_gradient);
+                  backward_blocks(shape), static_cast<int>(shape.width), shape.weight_dtype,
+                  a.weight_gradient, a.bias_gradient);
   }
 }
 
 std::int64_t norm_partials(const NormShape& shape) {
-  const std::int64_t blocks = Plan(shape, false, {}, {}).blocks;
+  const std::int64_t blocks = backward_blocks(shape);
   return std::max<std::int64_t>(blocks, 1) * shape.width * (shape.centred ? 2 : 1);
 }
 

@@ -36,6 +36,40 @@ template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+// The copies since the call before are a group, which may be empty.
+__device__ __forceinline__ void end_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// The same for all groups but the latest kPending.
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Loads 16 bytes where `there` says so, and leaves `to` else. Nothing may write them while the
+// kernel runs: stores before need not be done.
+__device__ __forceinline__ void load16_constant(uint4& to, const void* global, bool there) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.s32 there, %5, 0;\n"
+      "@there ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
+      : "l"(global), "r"(static_cast<int>(there)));
+}
+
+// Stores 16 bytes where `there` says so, as __stcs(), without a branch that loads would wait at.
+__device__ __forceinline__ void store16_streaming(const uint4& from, void* global, bool there) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.s32 there, %5, 0;\n"
+      "@there st.global.cs.v4.u32 [%4], {%0, %1, %2, %3};\n"
+      "}" ::"r"(from.x),
+      "r"(from.y), "r"(from.z), "r"(from.w), "l"(global), "r"(static_cast<int>(there))
+      : "memory");
+}
 
 // The optimizer may not know the value any longer: what was computed from it is computed again
 // rather than kept in registers.
