@@ -44,8 +44,8 @@ struct Place {
   CpuLevel cpu_level = CpuLevel::kAuto;       // CPU only; the machine must have it
 };
 
-// Most elements of one chunk: one CUDA block, or about 1.8 MB of update traffic. Large enough to
-// spread the cost of starting a block, small enough to balance 132 multiprocessors.
+// Most elements of one chunk, or about 1.8 MB of update traffic. Large enough to spread the cost of
+// starting its CUDA blocks, small enough to balance 132 multiprocessors.
 inline constexpr std::int32_t kMaxChunk = 65536;
 
 // One run of one parameter inside this rank's shard of one segment. A parameter longer than

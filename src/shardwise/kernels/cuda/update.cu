@@ -1,5 +1,5 @@
-// One block updates one chunk. The groups travel in the kernel's arguments, kGroupsPerLaunch at a
-// time.
+// A chunk is updated by several blocks. The groups travel in the kernel's arguments,
+// kGroupsPerLaunch at a time.
 #include <algorithm>
 #include <type_traits>
 
@@ -15,6 +15,11 @@ namespace {
 // loads each in flight: several times what latency × bandwidth of an H200 asks for.
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
+
+// Blocks of a chunk. A block has a quarter of the largest chunk, so that multiprocessors end at
+// about the same time: one block for a chunk was 4 % slower on an H200 (2^28 elements, Adam in
+// bf16).
+constexpr int kPieces = 4;
 
 // 48 bytes each: within the 4 KB that every architecture takes as arguments.
 constexpr int kGroupsPerLaunch = 32;
@@ -211,15 +216,26 @@ __device__ __forceinline__ int index_in_batch(const UpdateArguments& arguments, 
   return active && arguments.decision->apply != 0 && index >= 0 && index < batch.count ? index : -1;
 }
 
+// Pieces begin at multiples of eight elements of the chunk. Those of a short chunk may be empty.
+__device__ __forceinline__ Chunk piece_of(Chunk chunk, int piece) {
+  constexpr int kEight = 8;
+  const int most = (chunk.length + kPieces * kEight - 1) / (kPieces * kEight) * kEight;
+  const int begin = piece * most;
+  chunk.offset += begin;
+  chunk.length = std::min(most, chunk.length - begin);
+  return chunk;
+}
+
 // One thread prepares the scalars, since powers in double are slow. Dtypes that no update serves
 // stop the program: the host cannot see them.
 template <typename Group>
 __global__ __launch_bounds__(kThreads, kBlocksPerMultiprocessor) void update_kernel(
     const UpdateArguments arguments, const __grid_constant__ GroupBatch<Group> batch) {
   using Scalars = decltype(make_scalars(Group{}, 0, 0.0F));
-  const Chunk chunk = arguments.table.chunks[blockIdx.x];
+  const Chunk chunk = piece_of(arguments.table.chunks[blockIdx.x / kPieces],
+                               static_cast<int>(blockIdx.x % kPieces));
   const int index = index_in_batch(arguments, chunk, batch);
-  if (index < 0) {
+  if (index < 0 || chunk.length <= 0) {
     return;
   }
   __shared__ Scalars scalars;
@@ -304,7 +320,7 @@ void update(const Place& place, const ChunkTable& table, const std::vector<Group
     batch.first = first;
     batch.count = std::min(kGroupsPerLaunch, count - first);
     std::copy_n(groups.begin() + first, batch.count, batch.groups);
-    update_kernel<<<grid_size(table.chunk_count), kThreads, 0, stream_of(place)>>>(
+    update_kernel<<<grid_size(table.chunk_count * kPieces), kThreads, 0, stream_of(place)>>>(
         UpdateArguments{table, decision, active, step}, batch);
     check_launch("update");
   }
