@@ -240,7 +240,7 @@ class Rows {
         }
       }
     }
-    end_copies();
+    commit_copies();
   }
 
   Packed<T>* slots_;

@@ -36,15 +36,6 @@ template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// The copies since the call before are a group, which may be empty.
-__device__ __forceinline__ void end_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// The same for all groups but the latest kPending.
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // Loads 16 bytes where `there` says so, and leaves `to` else. Nothing may write them while the
 // kernel runs: stores before need not be done.
