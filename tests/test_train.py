@@ -634,12 +634,22 @@ def test_ranks_with_other_data_are_an_error(tmp_path):
     assert "data.files" in text and "digest" in text
 
 
+def takes(process: subprocess.Popen, taken: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal, or a thread that waits for it."""
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in status if line[:6] in ("SigBlk", "SigCgt")]
+    return any(mask >> (taken - 1) & 1 for mask in masks)
+
+
 def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path):
     job = job_of(tmp_path)
     lonely = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29613"}
     process = subprocess.Popen([PROGRAM, "train", job], env={**os.environ, **lonely})
-    time.sleep(2)
-    assert process.poll() is None
+    deadline = time.monotonic() + 60
+    while not takes(process, signal.SIGTERM):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) == 128 + signal.SIGTERM
 
