@@ -645,13 +645,16 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path):
     job = job_of(tmp_path)
     lonely = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29613"}
     process = subprocess.Popen([PROGRAM, "train", job], env={**os.environ, **lonely})
-    deadline = time.monotonic() + 60
-    while not takes(process, signal.SIGTERM):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    try:
+        deadline = time.monotonic() + 60
+        while not takes(process, signal.SIGTERM):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
 
 
 def test_a_stale_tokenizer_does_not_stay(tmp_path):
