@@ -35,7 +35,8 @@ void float8_amax(const Place& place, const Float8Shape& shape, const void* input
 // What a matrix becomes. Null results are not made.
 struct Float8Arrays {
   const void* input = nullptr;
-  // As float8_amax gave them; not rowwise both point at the one.
+  // As float8_amax gave them; rowwise those of a copy that is not made may be null, else both point
+  // at the one.
   const float* row_amax = nullptr;
   const float* column_amax = nullptr;
   // [rows] and [columns], or [1] each: numbers times these are the input's, but for rounding.

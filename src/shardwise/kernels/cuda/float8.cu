@@ -23,6 +23,8 @@ constexpr int kPairs = kWide / 2;  // words of eight numbers
 constexpr int kAmaxColumns = kWarp * kWide;
 constexpr int kAmaxRows = 64;
 constexpr int kRowsOfWarp = kAmaxRows / kWarps;  // all on their way at a time
+// So many of them below each other, so that a column's magnitude is merged less often.
+constexpr int kAmaxParts = 4;
 
 // A block's part of the matrix for the copies: a square, of which each row of both copies is one
 // line of 128 bytes. A thread takes four rows of eight columns, twice.
@@ -31,6 +33,7 @@ constexpr int kGroups = kTile / kWide;
 constexpr int kQuads = kTile / 4;
 constexpr int kQuadsAtATime = kThreads / kGroups;
 constexpr int kRounds = kQuads / kQuadsAtATime;
+constexpr int kBlocks = 4;  // at least so many on a multiprocessor: fastest on an H200
 
 struct Layout {
   Float8Shape shape;
@@ -45,9 +48,12 @@ __device__ __forceinline__ unsigned largest_of(unsigned pair) {
 }
 
 // `largest` are the bits of a bf16 number without its sign. Those of floats that are not negative
-// have their order too.
+// have their order too. Most blocks find that another's is as large, which a read tells faster.
 __device__ __forceinline__ void merge(unsigned largest, float* amax) {
-  atomicMax(reinterpret_cast<unsigned*>(amax), largest << 16);
+  unsigned* const bits = reinterpret_cast<unsigned*>(amax);
+  if (__ldcg(bits) < largest << 16) {
+    atomicMax(bits, largest << 16);
+  }
 }
 
 // The columns' magnitudes of all warps: rowwise merged with those of other blocks, column by
@@ -111,36 +117,41 @@ __global__ __launch_bounds__(kThreads) void amax_kernel(const Layout layout, con
       static_cast<std::int64_t>(blockIdx.x % layout.blocks_of_row) * kAmaxColumns;
   const std::int64_t column = first_column + lane * kWide;
   const std::int64_t valid = layout.shape.columns - column;
-  const std::int64_t first_row =
-      static_cast<std::int64_t>(blockIdx.x / layout.blocks_of_row) * kAmaxRows +
-      threadIdx.x / kWarp;
-  Packed<BFloat16> packed[kRowsOfWarp] = {};
-#pragma unroll
-  for (int i = 0; i < kRowsOfWarp; ++i) {
-    const std::int64_t row = first_row + i * kWarps;
-    if (row < layout.shape.rows && valid > 0) {
-      packed[i] =
-          load8(input + row * layout.shape.row_stride + column, valid, layout.input_aligned);
-    }
-  }
   unsigned of_column[kPairs] = {};
+  for (int part = 0; part < kAmaxParts; ++part) {
+    const std::int64_t first_row =
+        (static_cast<std::int64_t>(blockIdx.x / layout.blocks_of_row) * kAmaxParts + part) *
+            kAmaxRows +
+        threadIdx.x / kWarp;
+    Packed<BFloat16> packed[kRowsOfWarp] = {};
 #pragma unroll
-  for (int i = 0; i < kRowsOfWarp; ++i) {
-    const unsigned* words = reinterpret_cast<const unsigned*>(&packed[i]);
-    unsigned of_row = 0;
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const std::int64_t row = first_row + i * kWarps;
+      if (row < layout.shape.rows && valid > 0) {
+        packed[i] =
+            load8(input + row * layout.shape.row_stride + column, valid, layout.input_aligned);
+      }
+    }
+    unsigned of_my_row = 0;  // lane i merges the warp's row i
 #pragma unroll
-    for (int word = 0; word < kPairs; ++word) {
-      const unsigned magnitudes = words[word] & 0x7FFF7FFFU;
-      of_column[word] = __vmaxu2(of_column[word], magnitudes);
-      of_row = __vmaxu2(of_row, magnitudes);
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const unsigned* words = reinterpret_cast<const unsigned*>(&packed[i]);
+      unsigned of_row = 0;
+#pragma unroll
+      for (int word = 0; word < kPairs; ++word) {
+        const unsigned magnitudes = words[word] & 0x7FFF7FFFU;
+        of_column[word] = __vmaxu2(of_column[word], magnitudes);
+        of_row = __vmaxu2(of_row, magnitudes);
+      }
+      if constexpr (kRowwise) {
+        const unsigned largest = __reduce_max_sync(kAllLanes, largest_of(of_row));
+        of_my_row = lane == i ? largest : of_my_row;
+      }
     }
     if constexpr (kRowwise) {
-      const std::int64_t row = first_row + i * kWarps;
-      if (of_rows != nullptr && row < layout.shape.rows) {  // the same for all lanes
-        const unsigned largest = __reduce_max_sync(kAllLanes, largest_of(of_row));
-        if (lane == 0) {
-          merge(largest, of_rows + row);
-        }
+      const std::int64_t row = first_row + lane * kWarps;
+      if (of_rows != nullptr && lane < kRowsOfWarp && row < layout.shape.rows) {
+        merge(of_my_row, of_rows + row);
       }
     }
   }
@@ -214,19 +225,39 @@ __device__ __forceinline__ void store_transposed(const Layout& layout, const Flo
   }
 }
 
-// The scales of a block's rows or columns, by the blocks at the matrix's edges.
-__device__ __forceinline__ void store_scales(const Layout& layout, const float* amax, float* scales,
-                                             std::int64_t first, std::int64_t count) {
-  const std::int64_t i = layout.shape.rowwise ? first + threadIdx.x : threadIdx.x;
-  if (scales != nullptr && threadIdx.x < kTile && i < (layout.shape.rowwise ? count : 1)) {
-    scales[i] = float8_scale(amax[i], layout.shape);
+// The factors of a block's rows, then of its columns, a thread each; and their scales, by the
+// blocks at the matrix's edges.
+__device__ __forceinline__ void find_factors(const Layout& layout, const Float8Arrays& a,
+                                             std::int64_t first_row, std::int64_t first_column,
+                                             float* factors) {
+  static_assert(kThreads == 2 * kTile);
+  const Float8Shape& shape = layout.shape;
+  const bool of_column = threadIdx.x >= kTile;
+  const float* amax = of_column ? a.column_amax : a.row_amax;
+  float* scales = of_column ? a.column_scales : a.row_scales;
+  if ((of_column ? first_row : first_column) != 0) {
+    scales = nullptr;
+  }
+  std::int64_t number = threadIdx.x % kTile;
+  std::int64_t count = 1;
+  if (shape.rowwise) {
+    number += of_column ? first_column : first_row;
+    count = of_column ? shape.columns : shape.rows;
+  }
+  if (amax != nullptr && number < count) {
+    const float largest = amax[number];
+    factors[threadIdx.x] = float8_factor(largest, shape);
+    if (scales != nullptr) {
+      scales[number] = float8_scale(largest, shape);
+    }
   }
 }
 
 template <Float8 kFormat, bool kRowwise>
-__global__ __launch_bounds__(kThreads) void quantize_kernel(const Layout layout,
-                                                            const Float8Arrays a) {
+__global__ __launch_bounds__(kThreads, kBlocks) void quantize_kernel(const Layout layout,
+                                                                     const Float8Arrays a) {
   __shared__ __align__(16) unsigned shared[kTile * kQuads];
+  __shared__ __align__(16) float factors[2 * kTile];
   const Float8Shape& shape = layout.shape;
   const int group = static_cast<int>(threadIdx.x) % kGroups;
   const std::int64_t first_row =
@@ -249,18 +280,12 @@ __global__ __launch_bounds__(kThreads) void quantize_kernel(const Layout layout,
       }
     }
   }
-  if (first_column == 0) {
-    store_scales(layout, a.row_amax, a.row_scales, first_row, shape.rows);
-  }
-  if (first_row == 0) {
-    store_scales(layout, a.column_amax, a.column_scales, first_column, shape.columns);
-  }
+  find_factors(layout, a, first_row, first_column, factors);
+  __syncthreads();
   float of_columns[kWide];
-  const float whole = kRowwise ? 0.0F : float8_factor(*a.row_amax, shape);
 #pragma unroll
   for (int i = 0; i < kWide; ++i) {
-    const bool needed = kRowwise && a.transposed != nullptr && i < valid;
-    of_columns[i] = needed ? float8_factor(a.column_amax[column + i], shape) : whole;
+    of_columns[i] = factors[kRowwise ? kTile + group * kWide + i : 0];
   }
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
@@ -272,7 +297,7 @@ __global__ __launch_bounds__(kThreads) void quantize_kernel(const Layout layout,
       const bool inside = row < shape.rows && valid > 0;
       const Floats8 values = unpack(packed[round][i]);
       if (!kRowwise || a.straight != nullptr) {
-        const float factor = kRowwise && inside ? float8_factor(a.row_amax[row], shape) : whole;
+        const float factor = factors[kRowwise ? 4 * number + i : 0];
 #pragma unroll
         for (int k = 0; k < kPairs; ++k) {
           quad.pairs[i][k] =
@@ -332,7 +357,8 @@ void launch_quantize(const Place& place, const Layout& layout, unsigned grid,
 void float8_amax(const Place& place, const Float8Shape& shape, const void* input, float* of_rows,
                  float* of_columns) {
   const Layout layout = layout_of(shape, input, kAmaxColumns);
-  const unsigned grid = grid_size(ceil_div(shape.rows, kAmaxRows) * layout.blocks_of_row);
+  const unsigned grid =
+      grid_size(ceil_div(shape.rows, kAmaxParts * kAmaxRows) * layout.blocks_of_row);
   const auto kernel = shape.rowwise ? amax_kernel<true> : amax_kernel<false>;
   kernel<<<grid, kThreads, 0, stream_of(place)>>>(layout, static_cast<const BFloat16*>(input),
                                                   of_rows, of_columns);
