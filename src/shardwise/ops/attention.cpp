@@ -14,10 +14,14 @@
 #include "shardwise/ops/attention.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "shardwise/base/check.h"
+#include "shardwise/device/launch_point.h"
 
 namespace shardwise::ops {
 namespace {
@@ -30,6 +34,24 @@ constexpr std::int64_t kLeastBlock = 64, kLargestBlock = 512;
 // A size that the choice of kernels depends on; under a tracer it becomes a constant.
 std::int64_t fixed(const c10::SymInt& size) { return size.guard_int(__FILE__, __LINE__); }
 
+class AtLaunchPoint : public torch::autograd::FunctionPreHook {
+ public:
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    device::reach_launch_point();
+    return gradients;
+  }
+};
+
+// What attention made: the backward that starts from it is a launch point, too.
+Tensor with_launch_point(Tensor attended) {
+  const bool traced = attended.key_set().has(c10::DispatchKey::Python);
+  if (attended.requires_grad() && !traced) {
+    attended.grad_fn()->add_pre_hook(std::make_unique<AtLaunchPoint>());
+  }
+  return attended;
+}
+
 bool grouped(const Tensor& q, const Tensor& k) { return q.sym_size(1) != k.sym_size(1); }
 
 // [batch, heads, seq, head_dim] to [batch, seq, heads · head_dim].
@@ -39,13 +61,14 @@ Tensor of_whole_rows(const Tensor& q, const Tensor& k, const Tensor& v, double s
                      double dropout) {
   const bool recorded =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
-  return side_by_side(prefers_cudnn(q, k, v, dropout)
-                          ? std::get<0>(at::_scaled_dot_product_cudnn_attention(
-                                q, k, v, /*attn_bias=*/{}, /*compute_log_sumexp=*/recorded, dropout,
-                                /*is_causal=*/true, /*return_debug_mask=*/false, scale))
-                          : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, dropout,
-                                                             /*is_causal=*/true, scale,
-                                                             /*enable_gqa=*/grouped(q, k)));
+  return side_by_side(with_launch_point(
+      prefers_cudnn(q, k, v, dropout)
+          ? std::get<0>(at::_scaled_dot_product_cudnn_attention(
+                q, k, v, /*attn_bias=*/{}, /*compute_log_sumexp=*/recorded, dropout,
+                /*is_causal=*/true, /*return_debug_mask=*/false, scale))
+          : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, dropout,
+                                             /*is_causal=*/true, scale,
+                                             /*enable_gqa=*/grouped(q, k))));
 }
 
 // [batch, heads, seq, head_dim] to the same tokens as `rows` rows.
@@ -62,9 +85,9 @@ Tensor by_flash(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
   }
   const auto attend = [&](const auto& layout, const std::optional<Tensor>& offsets,
                           std::int64_t longest) {
-    return std::get<0>(at::_flash_attention_forward(
+    return with_launch_point(std::get<0>(at::_flash_attention_forward(
         layout(q), layout(k), layout(v), offsets, offsets, longest, longest, dropout,
-        /*is_causal=*/true, /*return_debug_mask=*/false, scale, before, after));
+        /*is_causal=*/true, /*return_debug_mask=*/false, scale, before, after)));
   };
   const std::int64_t batch = fixed(q.sym_size(0)), sequence = fixed(q.sym_size(2));
   if (!mask.documents) {
@@ -114,7 +137,7 @@ Tensor by_blocks(const Tensor& q, const Tensor& k, const Tensor& v, double scale
         q.slice(2, begin, end), k.slice(2, first, end), v.slice(2, first, end), seen, dropout,
         /*is_causal=*/false, scale, /*enable_gqa=*/grouped(q, k)));
   }
-  return side_by_side(at::cat(parts, 2));
+  return side_by_side(with_launch_point(at::cat(parts, 2)));
 }
 
 }  // namespace

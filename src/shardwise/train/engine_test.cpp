@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <future>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "shardwise/base/check.h"
 #include "shardwise/base/error.h"
 #include "shardwise/comm/thread_transport.h"
+#include "shardwise/device/launch_point.h"
 
 namespace shardwise::train {
 namespace {
@@ -31,7 +35,14 @@ at::Tensor batch(int step) {
   return at::sin(at::arange(kSamples * kWidth, at::kFloat) * (1.0 + step)).view({kSamples, kWidth});
 }
 
-at::Tensor block_forward(const at::Tensor& x, const at::Tensor& w) { return at::tanh(x.mm(w)) + x; }
+at::Tensor block_forward(const at::Tensor& x, const at::Tensor& w,
+                         const std::function<void()>& in_backward = {}) {
+  const at::Tensor inner = at::tanh(x.mm(w));
+  if (in_backward) {
+    inner.register_hook([in_backward](const at::Tensor&) { in_backward(); });
+  }
+  return inner + x;
+}
 
 // Block 1 is frozen before step `frozen_until`.
 void freeze(std::vector<at::Tensor>& weights, int step, int frozen_until) {
@@ -91,7 +102,7 @@ config::Config stage_config(int stage) {
 class Model {
  public:
   explicit Model(const comm::ShardChannels& channels, int stage, int accumulation = 1,
-                 int frozen_until = 0) {
+                 int frozen_until = 0, std::int64_t prefetch = 50'000'000) {
     std::vector<params::UnitSpec> units;
     for (int b = 0; b < kBlocks; ++b) {
       weights_.push_back(initial_weight(b).requires_grad_());
@@ -109,6 +120,7 @@ class Model {
     EngineOptions options;
     options.config = stage_config(stage);
     options.config.batch.gradient_accumulation_steps = accumulation;
+    options.config.zero.prefetch_bucket_size = prefetch;
     options.rule.name = "sgd";
     engine_ = std::make_unique<Engine>(options, channels, std::move(units));
   }
@@ -120,7 +132,8 @@ class Model {
       const bool tracked = x.requires_grad();
       const auto marked =
           driver.before_forward(b, tracked ? std::vector{x} : std::vector<at::Tensor>{});
-      x = block_forward(marked.empty() ? x : marked[0], weights_[b]);
+      x = block_forward(marked.empty() ? x : marked[0], weights_[b],
+                        in_backward_ ? [this, b] { in_backward_(b); } : std::function<void()>());
       driver.after_forward(b, {x});
     }
     return x.pow(2).mean();
@@ -135,8 +148,11 @@ class Model {
   }
   Engine& engine() { return *engine_; }
   std::vector<at::Tensor>& weights() { return weights_; }
+  // Called in the backward of every block.
+  void set_in_backward(std::function<void(int block)> call) { in_backward_ = std::move(call); }
 
  private:
+  std::function<void(int)> in_backward_;
   std::vector<at::Tensor> weights_;
   std::unique_ptr<Engine> engine_;
 };
@@ -393,6 +409,75 @@ TEST(EngineOrderTest, GathersOfThePassBehindAnUpdateWaitForTheirUnitsAlone) {
     const at::Tensor mine = model.engine().tensors().local(0, "master");
     model.engine().tensors().set_local(0, "master", mine);
     EXPECT_EQ(count(gathers_of_a_step()), 0);
+  });
+}
+
+// Whatever blocks reach launch points, on whatever ranks, nothing else changes.
+TEST_P(EngineTest, LaunchPointsChangeNoNumber) {
+  const auto [stage, world] = GetParam();
+  std::mutex checks;
+  comm::run_ranks(world, [&, stage = stage, world = world](const comm::ShardChannels& channels) {
+    const int rank = channels.gather->rank();
+    const int part = kSamples / world;
+    const auto weights_with = [&](const std::function<bool(int)>& reaches) {
+      Model model(channels, stage, /*accumulation=*/2);
+      model.set_in_backward([reaches](int block) {
+        if (reaches(block)) {
+          device::reach_launch_point();
+        }
+      });
+      for (int step = 0; step < 2 * kSteps; ++step) {
+        model.loss(batch(step).narrow(0, rank * part, part)).backward();
+        step % 2 == 0 ? model.engine().end_micro_batch() : model.step();
+      }
+      std::vector<at::Tensor> weights;
+      for (int b = 0; b < kBlocks; ++b) {
+        weights.push_back(model.engine().tensors().full(b, "parameter"));
+      }
+      return weights;
+    };
+    const std::vector<at::Tensor> expected = weights_with([](int) { return false; });
+    for (const auto& reaches : std::vector<std::function<bool(int)>>{
+             [](int) { return true; }, [](int block) { return block != 1; },
+             [rank](int) { return rank == 0; }, [rank](int block) { return block > rank; }}) {
+      const std::vector<at::Tensor> weights = weights_with(reaches);
+      const std::scoped_lock lock(checks);
+      for (int b = 0; b < kBlocks; ++b) {
+        EXPECT_TRUE(at::equal(weights[b], expected[b]));
+      }
+    }
+  });
+}
+
+TEST(EngineOrderTest, CollectivesOfABackwardAreLaunchedAtItsLaunchPoints) {
+  comm::run_ranks(1, [](const comm::ShardChannels& channels) {
+    Model model(channels, /*stage=*/3, /*accumulation=*/1, /*frozen_until=*/0,
+                /*prefetch=*/kWidth * kWidth);
+    std::vector<std::string> launched;
+    const comm::CollectiveHook note{
+        .before_launch =
+            [&launched](const comm::CollectiveEvent& event) {
+              launched.push_back(concat(comm::collective_name(event.collective), " ", event.who));
+            },
+        .after_wait = {}};
+    const comm::HookHandle gathers = channels.gather->add_hook(note);
+    const comm::HookHandle reductions = channels.reduce->add_hook(note);
+    model.set_in_backward([&launched](int block) {
+      launched.push_back(concat("point ", block));
+      device::reach_launch_point();
+    });
+    for (int step = 0; step < 2; ++step) {  // the second knows the order of units
+      const at::Tensor loss = model.loss(batch(0));
+      launched.clear();
+      loss.backward();
+      if (step == 1) {
+        EXPECT_EQ(launched,
+                  (std::vector<std::string>{"point 2", "point 1", "all_gather block 0", "point 0",
+                                            "reduce_scatter block 1", "reduce_scatter block 0",
+                                            "reduce_scatter block 2"}));
+      }
+      model.step();
+    }
   });
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "shardwise/device/launch_point.h"
 #include "shardwise/params/gradient_sink.h"
 #include "shardwise/params/registry.h"
 
@@ -17,9 +18,8 @@ struct Node;
 namespace shardwise::zero {
 
 // What happens to units during backward. Called on autograd's threads, without Python's lock.
-class BackwardEvents {
+class BackwardEvents : public device::LaunchWaiter {
  public:
-  virtual ~BackwardEvents() = default;
   // A gradient is about to flow into the unit.
   virtual void before_backward(int unit) = 0;
   // All gradients of one pass through the unit have been made.

@@ -42,7 +42,7 @@ void Gatherer::begin_pass(bool training) {
   }
 }
 
-void Gatherer::acquire(int unit) {
+void Gatherer::acquire(int unit, bool ahead) {
   if (entries_[unit].in_use) {
     return;
   }
@@ -54,11 +54,19 @@ void Gatherer::acquire(int unit) {
   for (const int used : spec.uses) {
     hold(used);
   }
-  prefetch();
+  if (ahead) {
+    prefetch();
+  }
   finish(unit);
   for (const int used : spec.uses) {
     finish(used);
   }
+}
+
+bool Gatherer::must_gather(int unit) const {
+  const std::vector<int>& used = registry_.unit(unit).uses;
+  return released(unit) ||
+         std::any_of(used.begin(), used.end(), [this](int u) { return released(u); });
 }
 
 void Gatherer::release(int unit) {
@@ -131,9 +139,7 @@ bool Gatherer::needed_next(int unit) const {
     if (uses(next, unit)) {
       return true;
     }
-    const std::vector<int>& used = registry_.unit(next).uses;
-    if (released(next) ||
-        std::any_of(used.begin(), used.end(), [&](int u) { return released(u); })) {
+    if (must_gather(next)) {
       return false;
     }
   }

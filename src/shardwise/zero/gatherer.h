@@ -38,9 +38,14 @@ class Gatherer {
 
   // The root's forward begins outside of backward: leftovers of an earlier pass are released.
   void begin_pass(bool training);
-  // After return the parameters of the unit, and of the units it uses, can be read.
-  void acquire(int unit);
+  // After return the parameters of the unit, and of the units it uses, can be read. `ahead`: units
+  // after it are gathered ahead now, not when prefetch() is called.
+  void acquire(int unit, bool ahead = true);
+  // Whether acquire() of the unit would have to begin a gather first.
+  bool must_gather(int unit) const;
   void release(int unit);
+  // Begins to gather units ahead of the one acquired last.
+  void prefetch();
   // As acquire and release, but outside of the recorded order and as often as wanted: for reading
   // weights between steps. Never rounded to a dtype of travel.
   void open(int unit);
@@ -98,7 +103,6 @@ class Gatherer {
   void give_back(at::Tensor buffer);
   void hold(int unit);
   void let_go(int unit);
-  void prefetch();
   device::Event* ready(const params::Segment& segment) const;
   bool uses(int user, int unit) const;
   bool released(int unit) const {

@@ -252,6 +252,7 @@ void Reducer::reduce(const params::Unit& unit) {
     return;
   }
   const at::NoGradGuard no_grad;
+  launch();
   for (const auto& segment : unit.segments) {
     if (segment->trainable && segment->layout.numel > 0) {
       reduce_segment(*segment, unit.id);
@@ -259,6 +260,20 @@ void Reducer::reduce(const params::Unit& unit) {
   }
   touched_ = true;
   finished_ = false;
+}
+
+void Reducer::launch() {
+  const at::NoGradGuard no_grad;
+  for (InFlight& reduction : in_flight_) {
+    if (reduction.work) {
+      continue;
+    }
+    State& state = states_[reduction.segment->id];
+    reduction.work = channel_.reduce_scatter(
+        state.shard, reduction.sent, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
+        reduction.segment->name);
+    state.shard_holds_sum = true;
+  }
 }
 
 bool Reducer::holds_unreduced(const params::Unit& unit) const {
@@ -283,17 +298,14 @@ void Reducer::reduce_segment(const Segment& segment, int unit) {
   zero_unwritten(segment);
   hash_.add(comm::Collective::kReduceScatter, unit);
   at::Tensor sent = to_travel(state.whole, segment);
-  comm::WorkPtr work = channel_.reduce_scatter(
-      state.shard, sent, {.scale = options_.scale, .accumulate = state.shard_holds_sum},
-      segment.name);
-  in_flight_.push_back({std::move(state.whole), std::move(work), std::move(sent)});
+  in_flight_.push_back({std::move(state.whole), nullptr, std::move(sent), &segment});
   in_flight_elements_ += segment.layout.numel;
   state.whole = at::Tensor();
-  state.shard_holds_sum = true;
   std::fill(state.in_whole.begin(), state.in_whole.end(), 0);
 }
 
 void Reducer::wait_oldest() {
+  launch();
   InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
   oldest.work->wait();

@@ -49,8 +49,10 @@ class Reducer {
   bool write_product(int parameter, std::size_t count, const params::Product& product);
   // Carries out what write() has collected: a few fused kernels instead of one a parameter.
   void flush();
-  // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ.
+  // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ. It is
+  // launched by launch(), or when the next unit is reduced or its result is needed.
   void reduce(const params::Unit& unit);
+  void launch();
   // Whether gradients of the unit were written after it was last reduced.
   bool holds_unreduced(const params::Unit& unit) const;
   // After this every gradient is reduced and waited for. Stages 0–1 communicate here.
@@ -101,8 +103,9 @@ class Reducer {
   };
   struct InFlight {
     at::Tensor buffer;
-    comm::WorkPtr work;
-    at::Tensor sent;  // `buffer` in the dtype in which it travels
+    comm::WorkPtr work;  // null until it is launched
+    at::Tensor sent;     // `buffer` in the dtype in which it travels
+    const params::Segment* segment = nullptr;
   };
 
   void write_slot(params::Segment& segment, int slot, const at::Tensor& gradient);

@@ -166,6 +166,8 @@ void UnitDriver::watch_backward_end() {
   }
   watch_.task = task;
   watch_.factor.reset();
+  delays_ = reached_ = owes_prefetch_ = false;
+  device::set_launch_waiter(weak_from_this());
   std::fill(done_.begin(), done_.end(), 0);
   next_to_reduce_ = static_cast<int>(done_.size()) - 2;
   on_backward_end([weak = weak_from_this()] {
@@ -182,7 +184,11 @@ void UnitDriver::before_backward(int unit) {
     gatherer_.keep_until_next_pass();
   }
   if (registry_.unit(unit).backward_reads || at::GradMode::is_enabled()) {
-    gatherer_.acquire(unit);
+    if (gatherer_.must_gather(unit)) {
+      reducer_.launch();
+    }
+    gatherer_.acquire(unit, /*ahead=*/!delays_);
+    owes_prefetch_ = delays_;
   }
 }
 
@@ -190,11 +196,35 @@ void UnitDriver::after_backward(int unit) {
   const Timer timer(*this, &times_.backward_seconds);
   ++times_.backward_calls;
   watch_backward_end();
+  if (!reached_) {
+    launch_delayed();
+  }
+  delays_ = std::exchange(reached_, false);
   if (pending_[unit] <= 0) {
     done_[unit] = 1;
     reduce_in_order(/*all=*/false);
   }
+  if (!delays_) {
+    reducer_.launch();
+  }
   gatherer_.release(unit);
+}
+
+void UnitDriver::launch_point() {
+  if (watch_.task == kNoTask) {
+    return;
+  }
+  const Timer timer(*this, &times_.backward_seconds);
+  reached_ = true;
+  launch_delayed();
+}
+
+// In the order in which ranks that delay nothing launch the same.
+void UnitDriver::launch_delayed() {
+  reducer_.launch();
+  if (std::exchange(owes_prefetch_, false)) {
+    gatherer_.prefetch();
+  }
 }
 
 // Units are reduced in one order on all ranks, whatever each of them ran: the blocks from last to
@@ -251,6 +281,7 @@ void UnitDriver::finish_backward() {
       reducer_.reduce(*unit);
     }
   }
+  reducer_.launch();
   for (std::vector<at::Tensor>& marked : marked_) {
     marked.clear();
   }

@@ -55,6 +55,7 @@ class UnitDriver : public params::UnitEvents,
   void gradient(int parameter, const at::Tensor& gradient) override;
   bool product(int parameter, std::size_t count, const params::Product& product) override;
   void add_pending(int unit, int change) override { pending_[unit] += change; }
+  void launch_point() override;
 
   // Whether a backward ended by an error: its gradients are incomplete.
   bool interrupted() const { return watch_.interrupted || watch_.task != kNoTask; }
@@ -76,6 +77,7 @@ class UnitDriver : public params::UnitEvents,
   };
   double gradient_factor();
   void watch_backward_end();
+  void launch_delayed();
   void reduce_in_order(bool all);
   void finish_backward();
   void check_not_changed_in_place(int unit);
@@ -96,6 +98,11 @@ class UnitDriver : public params::UnitEvents,
   std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
+  // Collectives are launched at launch points while the units of backward have them: whether the
+  // unit before had one, and whether this one has had one.
+  bool delays_ = false;
+  bool reached_ = false;
+  bool owes_prefetch_ = false;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
   Watch watch_;
   HostTimes times_;
