@@ -21,10 +21,9 @@ def factor_of(amax: torch.Tensor, dtype: torch.dtype, recipe: str) -> torch.Tens
 
 
 def quantized(
-    x: torch.Tensor, recipe: str, is_gradient: bool = False
+    x: torch.Tensor, recipe: str, dtype: torch.dtype = E4M3
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(values in fp8, scales) of rows that are contracted along their length."""
-    dtype = E5M2 if is_gradient and recipe == "tensorwise" else E4M3
     amax = x.abs().amax() if recipe == "tensorwise" else x.abs().amax(-1, keepdim=True)
     factor = factor_of(amax, dtype, recipe)
     return (x.float() * factor).to(dtype), torch.ones_like(factor) / factor
@@ -50,9 +49,10 @@ class Product(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         recipe = ctx.recipe
+        dtype = E5M2 if recipe == "tensorwise" else E4M3
         transposed = gradient.t().contiguous()
-        of_x = multiply(quantized(gradient, recipe, True), quantized(weight.t(), recipe))
-        of_weight = multiply(quantized(transposed, recipe, True), quantized(x.t(), recipe))
+        of_x = multiply(quantized(gradient, recipe, dtype), quantized(weight.t(), recipe))
+        of_weight = multiply(quantized(transposed, recipe, dtype), quantized(x.t(), recipe))
         of_bias = gradient.sum(0) if ctx.with_bias else None
         return of_x.bfloat16(), of_weight.bfloat16(), of_bias, None
 

@@ -8,7 +8,18 @@ import pytest
 import torch
 from fp8_reference import RECIPES
 from parity import Case
-from test_fp8 import MATRICES, PRODUCTS, cast, ours, same_bits, tensors_of
+from test_fp8 import (
+    MATRICES,
+    NOT_FINITE,
+    PLACES,
+    PRODUCTS,
+    cast,
+    check_no_tokens,
+    check_not_finite,
+    ours,
+    same_bits,
+    tensors_of,
+)
 from test_fused_layers import theirs, tokens_of
 from test_gpu import FORCED, gpu_pool, one_gpu, program, truth  # noqa: F401
 
@@ -55,6 +66,20 @@ def test_products_are_those_of_the_cpu(name, recipe):
     for key, value in right.items():
         error = (found[key].float() - value.float()).norm() / value.float().norm()
         assert error <= 2.0**-8 + (32 * 2.0**-13 if key == "out" else 0), key
+
+
+@one_gpu
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_tokens(recipe):
+    check_no_tokens(recipe, "cuda")
+
+
+@one_gpu
+@pytest.mark.parametrize("bad", NOT_FINITE)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_numbers_that_are_not_finite_reach_what_is_made_of_them(recipe, place, bad):
+    check_not_finite(recipe, place, bad, "cuda")
 
 
 FRONTS = [

@@ -145,11 +145,7 @@ ON_GPU = {
     "documents": ("llama", WIDE, (256, 100, 156, 1, 255, 17, 70, 100, 69)),
     "documents of one length": ("llama", WIDE, (64,) * 16),
     "documents and window": ("qwen2", WIDE | WINDOWS, (256, 100, 156, 1, 255, 200, 56)),
-    "learned positions": (
-        "gpt2",
-        {"n_embd": 256, "n_positions": 256},
-        (256, 100, 156, 1, 255, 256),
-    ),
+    "learned positions": ("gpt2", WIDE_GPT2, (256, 100, 156, 1, 255, 256)),
 }
 
 
