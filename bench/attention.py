@@ -126,6 +126,11 @@ def main():
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
+    if not 16 <= options.length <= options.tokens:
+        parser.error(
+            f"--length {options.length}: at least 16, and at most --tokens {options.tokens}, of "
+            "which it makes whole rows"
+        )
     rows, length = options.tokens // options.length, options.length
     kinds = {
         "causal": ([length], 0),

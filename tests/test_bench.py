@@ -272,6 +272,12 @@ def test_loss_curves_of_a_tiny_model_lie_on_plain_pytorchs(tmp_path):
         assert sum(curve[-10:]) / 10 < curve[0] - 1.5
 
 
+def test_attention_of_less_than_a_row_is_refused():
+    done = run(sys.executable, ROOT / "bench" / "attention.py", "--tokens", "64")
+    assert done.returncode == 2
+    assert "--length 4096: at least 16, and at most --tokens 64" in done.stderr
+
+
 # ---- on a GPU
 
 
