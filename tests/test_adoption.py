@@ -493,7 +493,8 @@ def test_packed_documents_on_a_gpu(variant):
     boundaries = {"cu_seq_lens_q": torch.tensor([0, 4, 10, 20, 21, 30]), "max_length_q": 10}
     several = {**batch(), "position_ids": positions} | boundaries
     without_end = {**several, "cu_seq_lens_q": torch.tensor([0, 4, 10, 20, 21])}
-    for inputs in (flattened(return_flash_attn_kwargs=True), several, without_end):
+    batched = {**several, "cu_seq_lens_q": boundaries["cu_seq_lens_q"][None]}
+    for inputs in (flattened(return_flash_attn_kwargs=True), several, without_end, batched):
         inputs = on_gpu(inputs)
         right = results(exact, **inputs)
         worst = max(errors(results(plain, **inputs), right).values())
@@ -504,6 +505,19 @@ def test_packed_documents_on_a_gpu(variant):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert not adoption.common.said
+
+
+def test_boundaries_come_in_one_row():
+    from shardwise.adoption.mask import one_row
+
+    from shardwise import UsageError
+
+    begins = torch.tensor([0, 4, 10], dtype=torch.int32)
+    for given in (begins, begins[None], begins[None, None], begins[:0]):
+        assert torch.equal(one_row(given), given.flatten())
+    for given in (begins.expand(2, 3), begins[:, None]):
+        with pytest.raises(UsageError, match=r"cu_seq_lens_q is \[\d, \d\].*whole micro-batch"):
+            one_row(given)
 
 
 def rank_packed_checkpointing():

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from shardwise import _C
+
 EMPTY = (0, 0, 0, 0)
 # What transformers' flash attention takes beside positions; its sdpa looks at positions alone.
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
@@ -55,6 +57,7 @@ def find_documents(positions: torch.Tensor, given: dict[str, Any]) -> Documents 
     batch, sequence = positions.shape
     begins = given.get("cu_seq_lens_q")
     if positions.is_cuda and isinstance(begins, torch.Tensor):
+        begins = one_row(begins)
         # Of two at one place the document is empty; what they leave out is one of its own.
         begins = begins.to(positions.device, torch.int32).clamp(0, batch * sequence)
         rows = torch.arange(batch + 1, dtype=torch.int32, device=positions.device) * sequence
@@ -65,6 +68,16 @@ def find_documents(positions: torch.Tensor, given: dict[str, Any]) -> Documents 
         return None
     begins = torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()])))
     return Documents(begins.to(positions.device, torch.int32), int(begins.diff().max()))
+
+
+def one_row(begins: torch.Tensor) -> torch.Tensor:
+    """``cu_seq_lens_q`` [documents + 1], to which a loader may have added a batch of one."""
+    if begins.shape[-1:].numel() != begins.numel():
+        raise _C.UsageError(
+            f"cu_seq_lens_q is {list(begins.shape)}, but says in one row, [documents + 1], where "
+            "documents begin in the tokens of all rows: make it of the whole micro-batch"
+        )
+    return begins.flatten()
 
 
 def plain_mask(mask: Any, window: int | None, hidden: torch.Tensor) -> Any:
