@@ -62,7 +62,10 @@ class Adoption:
         return [(module, state) for module, state in states if isinstance(state, head.FusedHead)]
 
     def check_fp8(self, model: nn.Module) -> None:
-        """Refuses a model without a product that ``shardwise.fp8`` acts on; says which stay."""
+        """Refuses a model without a product that ``shardwise.fp8`` acts on; says which stay.
+
+        Where a matrix fits, so does all that it is joined with, or o where only q fits.
+        """
         blocks = {
             id(module): module
             for module in self._adopted
@@ -73,13 +76,21 @@ class Adoption:
                 f'shardwise.fp8: "{self.common.fp8}" acts on the blocks that our operations carry '
                 f'out, and this model has none ({self.report()}); set it to "off"'
             )
-        misfits = [
-            f"{name}.{inner}"
+        matrices = {
+            f"{name}.{path}": parameter
             for name, module in model.named_modules()
             if id(module) in blocks
-            for inner, parameter in module.named_parameters()
-            if parameter.dim() == 2 and not fits_fp8(parameter)
-        ]
+            for path, parameter in module.named_parameters()
+            if parameter.dim() == 2
+        }
+        misfits = [name for name, matrix in matrices.items() if not fits_fp8(matrix)]
+        if len(misfits) == len(matrices):
+            raise _C.ConfigError(
+                f'shardwise.fp8: "{self.common.fp8}" acts on matrices whose sizes are multiples of '
+                f"{_C.FLOAT8_MULTIPLE}, and the blocks of this model have none ({misfits[0]} is "
+                f"{list(matrices[misfits[0]].shape)}): choose such sizes of the hidden states and "
+                'of the heads or the MLP, or set it to "off"'
+            )
         if misfits:
             log(_C.describe_fp8_misfits(misfits))
 

@@ -37,6 +37,10 @@ class Common:
             form = "" if self.fp8 == "off" else ", in bf16,"
             log(f"fused_layers: the module's own forward runs{form} where {reason}")
 
+    # torch.compile runs it while tracing and leaves nothing of it in the graph: what
+    # torch.compiler.assume_constant_result sets, which takes seconds to import.
+    fall_back._dynamo_marked_constant = True
+
 
 def side_by_side(
     x: torch.Tensor, layers: tuple[nn.Module, ...], mixed: torch.dtype | None, common: Common
