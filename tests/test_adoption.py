@@ -608,6 +608,39 @@ def test_recorded_hidden_states(pool):
     pool.run(rank_recorded_states, ranks=1)
 
 
+def rank_shared_block(variant):
+    """A block at two places of the model is one that is adopted."""
+    model = build(variant)
+    blocks = model.transformer.h if hasattr(model, "transformer") else model.model.layers
+    blocks[2] = blocks[0]
+    twin, adoption = adopted(model, hands_on=True)
+    assert "own forward" not in adoption.report(), adoption.report()
+    assert_close(results(twin, **batch()), results(model, **batch()))
+    assert not adoption.common.said
+
+
+@pytest.mark.parametrize("variant", ["llama", "gpt2"])
+def test_a_block_at_two_places(variant, pool):
+    pool.run(rank_shared_block, variant, ranks=1)
+
+
+def rank_empty(variant):
+    """Batches without samples are an error of transformers' own code."""
+    model = build(variant)
+    twin, adoption = adopted(model)
+    positions = torch.arange(LENGTH).expand(3, -1)
+    inputs = {name: x[:0] for name, x in {**batch(), "position_ids": positions}.items()}
+    for one in (model, twin):
+        with pytest.raises(RuntimeError, match="tensor of 0 elements"):
+            one(**inputs)
+    assert any("empty" in reason for reason in adoption.common.said)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "gpt2"])
+def test_batches_without_samples(variant, pool):
+    pool.run(rank_empty, variant, ranks=1)
+
+
 # Copies, and giving back
 
 

@@ -167,7 +167,8 @@ class Adoption:
         if kind_of(last) in (checks.LAYER_NORM, _rms_norm(model)):
             self.try_one(prefix + norm, last, forward, lambda: None)
         for number, layer in enumerate(getattr(model, blocks)):
-            self.visit(f"{prefix}{blocks}.{number}", layer)
+            if STATE not in vars(layer):  # it may be at several places
+                self.visit(f"{prefix}{blocks}.{number}", layer)
         layers = list(getattr(model, blocks))
         self._link(layers, last)
         if all(layer in self._adopted for layer in layers):

@@ -67,8 +67,8 @@ class FusedBlock:
         mixed = self.dtype == torch.float32 and autocast_dtype(x.device) is not None
         if x.dtype != self.dtype and not mixed:
             return f"the hidden states are {x.dtype}, the weights {self.dtype}"
-        if x.dim() != 3 or x.shape[1] == 0:
-            return "the hidden states are not [batch, sequence, hidden]"
+        if x.dim() != 3 or x.numel() == 0:
+            return "the hidden states are not [batch, sequence, hidden], or empty"
         mask = call["attention_mask"]
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dim() == 4):
             return "the attention mask has not four dimensions"
