@@ -9,27 +9,21 @@
 // of a kernel (24).
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 
 namespace {
 
-constexpr int kThreads = 640;              // NCCL's, as is the memory: a multiprocessor each
-constexpr int kSharedBytes = 100 * 1024;   // of a block
-constexpr double kBytes = 122e6;           // that take EMULATED_US
-constexpr std::size_t kSmall = 1'000'000;  // fewer bytes are one block's
+constexpr int kThreads = 640;  // NCCL's, as is the memory: a multiprocessor each
+constexpr int kSharedBytes = 100 * 1024;
+constexpr int kBlocks = 24;
+constexpr double kNanosecondsOfByte = 400e3 / 122e6;  // 400 us for the parameters of a block
+constexpr std::size_t kSmall = 1'000'000;             // fewer bytes are one block's
 constexpr std::size_t kWidths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // by ncclDataType_t
 
 __device__ unsigned long long now() {
   unsigned long long nanoseconds;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(nanoseconds));
   return nanoseconds;
-}
-
-double setting(const char* name, double otherwise) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? std::atof(value) : otherwise;
 }
 
 // The name has the beginning of NCCL's, so that breakdowns count it as communication.
@@ -54,12 +48,10 @@ __global__ __launch_bounds__(kThreads,
 }
 
 int launch(const void* from, void* to, std::size_t bytes, cudaStream_t stream) {
-  static const double microseconds = setting("EMULATED_US", 400);
-  static const int blocks = static_cast<int>(setting("EMULATED_BLOCKS", 24));
   static const cudaError_t prepared = cudaFuncSetAttribute(
       ncclDevKernel_Emulated, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  const double nanoseconds = 1e3 * microseconds * static_cast<double>(bytes) / kBytes;
-  const int grid = bytes > kSmall ? blocks : 1;
+  const double nanoseconds = kNanosecondsOfByte * static_cast<double>(bytes);
+  const int grid = bytes > kSmall ? kBlocks : 1;
   ncclDevKernel_Emulated<<<grid, kThreads, kSharedBytes, stream>>>(
       static_cast<char*>(to), static_cast<const char*>(from), bytes,
       static_cast<unsigned long long>(nanoseconds));

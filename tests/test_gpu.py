@@ -253,11 +253,17 @@ def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
         assert all(torch.equal(weights[n], w) for n, w in found[0].items())
 
 
-def rank_weights_behind_a_sleep(zero, own):
-    """The update runs long after the host has launched the gathers of the next forward."""
-    case = Case(3, "llama", "bf16")
+def rank_weights_behind_a_sleep(zero, own, matrices_alone):
+    """The update runs long after the host has launched the gathers of the next forward.
+
+    `matrices_alone`: only matrices are trained, by Muon, so that no kernel updates elements.
+    """
+    case = Case(3, "llama", "bf16", optimizer="Muon" if matrices_alone else "AdamW")
     config = parity.config_of(case, zero, {**FORCED, **own})
-    with parity.make_engine(models.build(case.model), config) as engine:
+    model = models.build(case.model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.dim() == 2 or not matrices_alone)
+    with parity.make_engine(model, config) as engine:
         for step in range(4):
             parity.accumulate(engine, case, step, "cuda")
             torch.cuda._sleep(100_000_000)  # cycles
@@ -266,10 +272,12 @@ def rank_weights_behind_a_sleep(zero, own):
 
 
 @one_gpu
-def test_gathers_beside_an_update_wait_for_what_they_send(gpu_pool):
+@pytest.mark.parametrize("matrices_alone", [False, True])
+def test_gathers_beside_an_update_wait_for_what_they_send(matrices_alone, gpu_pool):
     settings = [({"stage3_prefetch_bucket_size": 0}, {}), ({}, {}), ({}, {"max_ctas": 4})]
     late, *others = [
-        gpu_pool.run(rank_weights_behind_a_sleep, *setting, ranks=1)[0] for setting in settings
+        gpu_pool.run(rank_weights_behind_a_sleep, *setting, matrices_alone, ranks=1)[0]
+        for setting in settings
     ]
     for weights in others:
         assert all(torch.equal(weights[name], weight) for name, weight in late.items())

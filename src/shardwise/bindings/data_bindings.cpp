@@ -123,9 +123,8 @@ void register_loader(py::module_& module) {
                                   documents.longest);
           },
           py::arg("micro_batch"),
-          "Ids, where documents begin in them and the length of the longest; of a corpus that "
-          "keeps "
-          "documents together there are no places.")
+          "Ids [micro_batch, length], int64; offsets of documents in them, int32, empty unless the "
+          "corpus separates documents; and the tokens of the longest.")
       .def_property_readonly("cursor",
                              [](const data::TokenLoader& self) { return to_string(self.cursor()); })
       .def(

@@ -153,7 +153,7 @@ void add_own_fields(FieldList& list) {
       .derived();
   list.acts("shardwise.fused_layers", switch_or_auto(),
             "Carry out the layers of Hugging Face models of known families by our own operations. "
-            "auto: on GPUs; true: on CPUs too; false: nowhere.",
+            "auto: on GPUs, and where fp8 needs them; true: on CPUs too; false: nowhere.",
             SW_MEMBER(own.fused_layers));
   list.acts("shardwise.activation_checkpointing", one_of({"off", "selective", "full"}, "off"),
             "What backward computes again instead of keeping it. full: all activations of each "

@@ -136,7 +136,10 @@ DocumentOffsets read_samples(const Corpus& corpus, std::span<const std::int64_t>
                              std::span<std::int64_t> out) {
   const auto length = static_cast<std::size_t>(corpus.length());
   SW_CHECK_EQ(out.size(), samples.size() * length);
-  SW_CHECK(out.size() < std::size_t{1} << 31, "offsets are int32");
+  SW_USER_CHECK(ConfigError, !corpus.separates_documents() || out.size() < std::size_t{1} << 31,
+                "data.separate_documents: a micro-batch of ", out.size(),
+                " tokens is more than places of documents can count to, 2147483647; make "
+                "train_micro_batch_size_per_gpu or data.sequence_length smaller");
   DocumentOffsets documents;
   for (std::size_t row = 0; row < samples.size(); ++row) {
     corpus.read(samples[row], out.subspan(row * length, length));

@@ -132,6 +132,35 @@ inline void check_cross_entropy_extremes(TestPlace& place, std::int64_t vocabula
   EXPECT_TRUE(std::isnan(gradient.get(vocabulary)) && std::isnan(gradient.get(3 * vocabulary - 1)));
 }
 
+// One NaN among logits is enough, whatever lies around it.
+inline void check_cross_entropy_of_nan(TestPlace& place, std::int64_t vocabulary) {
+  constexpr std::int64_t kRows = 3;
+  for (DType dtype : place.dtypes()) {
+    for (bool write_gradient : {true, false}) {
+      Array in(dtype, std::vector<float>(kRows * vocabulary, 0.5F));
+      for (std::int64_t i = 8; i < vocabulary; ++i) {
+        in.set(i, std::nanf(""));            // half a thread's, or whole blocks of them
+        in.set(vocabulary + i, -HUGE_VALF);  // beside one
+      }
+      in.set(2 * vocabulary - 1, std::nanf(""));
+      in.set(2 * vocabulary, std::nanf(""));
+      const DType of_losses = dtype == DType::kFloat64 ? dtype : DType::kFloat32;
+      PlacedArray logits(place, in), losses(place, untouched(of_losses, kRows));
+      Placed<std::int64_t> targets(place, {1, 1, 1});
+      cross_entropy(
+          place.place,
+          {.dtype = dtype, .rows = kRows, .vocabulary = vocabulary, .row_stride = vocabulary},
+          {.write_gradient = write_gradient},
+          {.logits = logits.data(), .targets = targets.data(), .losses = losses.data()});
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        EXPECT_TRUE(std::isnan(losses.fetch().get(row)))
+            << "row " << row << ", dtype " << static_cast<int>(dtype);
+        EXPECT_EQ(std::isnan(logits.fetch().get(row * vocabulary + 1)), write_gradient);
+      }
+    }
+  }
+}
+
 inline void check_rescale(TestPlace& place) {
   for (DType dtype : place.dtypes()) {
     for (float factor : {1.0F, 0.3F}) {
@@ -177,6 +206,8 @@ inline void check_cross_entropy(TestPlace& place) {
   }
   check_cross_entropy_extremes(place, 10);
   check_cross_entropy_extremes(place, 40000);
+  check_cross_entropy_of_nan(place, 13);
+  check_cross_entropy_of_nan(place, 40000);
   check_rescale(place);
 }
 

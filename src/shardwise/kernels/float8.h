@@ -49,8 +49,9 @@ struct Float8Arrays {
 };
 
 // input · factor, rounded to nearest even as torch's casts do, for factor = largest number of the
-// format ÷ largest magnitude, in fp32. A largest magnitude that is not finite makes the product of
-// its scale with every number NaN. Nothing is done to an empty matrix.
+// format ÷ largest magnitude, in fp32; no number may be larger than that. A largest magnitude that
+// is not finite makes the product of its scale with every number NaN. Nothing is done to an empty
+// matrix.
 void float8_quantize(const Place& place, const Float8Shape& shape, const Float8Arrays& arrays);
 
 }  // namespace shardwise::kernels

@@ -17,10 +17,11 @@ using cpu::store;
 // Rows a thread takes at least: 16 K elements, above the cost of waking it.
 std::int64_t row_grain(const NormShape& shape) { return 1 + 16384 / shape.width; }
 
-void check_shape(const NormShape& shape) {
+void check_shape(const NormShape& shape, const void* bias) {
   SW_CHECK_GE(shape.rows, 0);
   SW_CHECK(shape.width >= 1 && shape.width <= kMaxNormWidth, "width ", shape.width);
   SW_CHECK(shape.weight_dtype == shape.dtype || shape.weight_dtype == DType::kFloat32);
+  SW_CHECK(shape.centred || bias == nullptr, "RMSNorm has no bias");
 }
 
 template <typename T>
@@ -133,7 +134,7 @@ void backward_on_cpu(const Place& place, const NormShape& shape, const NormBackw
 }  // namespace
 
 void norm_forward(const Place& place, const NormShape& shape, const NormForward& arrays) {
-  check_shape(shape);
+  check_shape(shape, arrays.bias);
   if (shape.rows == 0) {
     return;
   }
@@ -154,7 +155,7 @@ void norm_forward(const Place& place, const NormShape& shape, const NormForward&
 }
 
 void norm_backward(const Place& place, const NormShape& shape, const NormBackward& arrays) {
-  check_shape(shape);
+  check_shape(shape, arrays.bias_gradient);
   if (place.cuda) {
     cuda::norm_backward(place, shape, arrays);
     return;

@@ -10,6 +10,8 @@
 //
 // Gradients of matrices come out in bf16. Sums in fp32 get them added, as in the reducer's
 // own way from micro-batch to micro-batch.
+#include "shardwise/models/float8_projection.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
@@ -106,6 +108,9 @@ class Float8Projection : public ProjectionNode {
     SW_USER_CHECK(UsageError, !at::GradMode::is_enabled(),
                   "gradients of gradients do not pass through products in fp8; set shardwise.fp8 "
                   "to \"off\"");
+    if (!wants_x() && wanted_matrices() == 0) {
+      return;
+    }
     const Float8Pair gradients = Float8Source({gradient}, recipe_, /*is_gradient=*/true)
                                      .quantize(wants_x(), wanted_matrices() > 0);
     if (wants_x()) {

@@ -37,10 +37,10 @@ std::string check_fits(const ModelConfig& model, const config::JobData& data,
   SW_USER_CHECK(ConfigError, vocabulary <= model.vocabulary, "data.tokenizer: ", data.tokenizer,
                 " has ", vocabulary, " tokens but the model's vocab_size is ", model.vocabulary,
                 "; use the model's tokenizer, or a vocab_size of at least ", vocabulary);
-  SW_USER_CHECK(ConfigError,
-                model.longest_sequence == 0 || data.sequence_length <= model.longest_sequence,
-                "data.sequence_length: ", data.sequence_length, " is more than the model's ",
-                model.longest_sequence, " positions; make it at most that");
+  SW_USER_CHECK(
+      ConfigError, model.longest_sequence == 0 || data.sequence_length <= model.longest_sequence,
+      "data.sequence_length: ", data.sequence_length, " is more than the model's ",
+      model.longest_sequence, " positions; make it at most that, with separate documents too");
   // Rotary embeddings have no last position, so it trains, as in transformers.
   if (data.sequence_length > model.max_positions) {
     return concat("data.sequence_length ", data.sequence_length,

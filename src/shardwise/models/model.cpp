@@ -35,6 +35,7 @@ std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
 Tokens Tokens::to(at::Device device) const {
   Tokens moved(ids.to(device), documents);
   if (documents) {
+    ops::check_documents(*documents, ids.size(0), ids.size(1), ids.device());
     moved.documents->offsets = documents->offsets.to(device);
   }
   return moved;

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "shardwise/base/check.h"
+#include "shardwise/models/float8_projection.h"
 #include "shardwise/models/projection_node.h"
 
 namespace shardwise::models {

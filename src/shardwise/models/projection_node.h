@@ -59,8 +59,4 @@ class ProjectionNode : public torch::autograd::Node {
   std::vector<std::int64_t> sizes_, widths_;
 };
 
-// The projection in fp8. `recorded`: with a node.
-at::Tensor float8_projected(const Result& x, const ProjectionWeights& weights,
-                            ops::Float8Recipe recipe, bool recorded);
-
 }  // namespace shardwise::models

@@ -155,7 +155,8 @@ Tensor causal_attention_of_heads(const Tensor& q, const Tensor& k, const Tensor&
   }
   if (needed.documents) {
     const std::int64_t batch = fixed(q.sym_size(0)), sequence = fixed(q.sym_size(2));
-    const std::int64_t longest = needed.documents->longest;
+    const std::int64_t longest = std::min(needed.documents->longest, sequence);
+    needed.documents->longest = longest;
     const std::int64_t count = fixed(needed.documents->offsets.sym_size(0)) - 1;
     if (needed.window >= longest) {
       needed.window = 0;

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 
+#include <algorithm>
+
 #include "shardwise/base/check.h"
 
 namespace shardwise::ops {
@@ -44,9 +46,17 @@ void check_documents(const Documents& documents, std::int64_t batch, std::int64_
   SW_USER_CHECK(UsageError,
                 offsets.defined() && offsets.dim() == 1 && offsets.scalar_type() == at::kInt &&
                     offsets.sym_numel() >= 1 && offsets.device() == device,
-                "documents: offsets must be int32 [documents + 1] on ", device);
-  SW_USER_CHECK(UsageError, documents.longest >= 0, "documents: `longest` is ", documents.longest,
-                "; it must be at least the tokens of the longest document");
+                "documents: offsets must be int32 [documents + 1] on ", device, "; they are ",
+                offsets.defined()
+                    ? concat(offsets.scalar_type(), offsets.sizes(), " on ", offsets.device())
+                    : "not there");
+  // What can be said without reading offsets, which may be on a device.
+  const std::int64_t count = offsets.size(0) - 1;
+  SW_USER_CHECK(
+      UsageError,
+      documents.longest >= 0 && count * std::min(documents.longest, sequence) >= batch * sequence,
+      "documents: `longest` is ", documents.longest, ", but ", count, " documents have ",
+      batch * sequence, " tokens; it must be the tokens of the longest document");
   if (device.is_cpu() && !at::isTensorSubclassLike(offsets) && batch * sequence > 0) {
     check_values(documents, batch, sequence);
   }

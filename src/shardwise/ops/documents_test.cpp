@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "shardwise/base/error.h"
 
 namespace shardwise::ops {
@@ -32,6 +34,19 @@ TEST(Documents, FillTheirRows) {
   EXPECT_THROW(check_documents(of({0, 5, 3, 10}, 7), 2, 5, at::kCPU), UsageError);
   EXPECT_THROW(check_documents({.offsets = at::zeros({3}), .longest = 5}, 2, 5, at::kCPU),
                UsageError);
+}
+
+// Of offsets on a device nothing is read, so that nothing waits.
+TEST(Documents, AreCheckedByTheirNumberWhereOffsetsAreOnADevice) {
+  const auto on_device = [](std::int64_t longest) {
+    return Documents{.offsets = at::empty({3}, at::TensorOptions(at::kInt).device(at::kMeta)),
+                     .longest = longest};
+  };
+  check_documents(on_device(5), 2, 5, at::kMeta);
+  check_documents(on_device(std::numeric_limits<std::int64_t>::max()), 2, 5, at::kMeta);
+  EXPECT_THROW(check_documents(on_device(4), 2, 5, at::kMeta), UsageError);
+  EXPECT_THROW(check_documents(on_device(0), 2, 5, at::kMeta), UsageError);
+  EXPECT_THROW(check_documents(on_device(-1), 2, 5, at::kMeta), UsageError);
 }
 
 }  // namespace

@@ -167,9 +167,8 @@ std::tuple<Tensor, Tensor, Tensor> float8_quantize_shapes(TensorList parts, cons
   const at::TensorOptions options =
       parts[0].options().dtype(e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn);
   const c10::SymInt height = rows_of(parts), width = parts[0].sym_size(1);
-  const Tensor none = at::empty({0}, options);
-  return {rows ? at::empty_symint({height, width}, options) : none,
-          columns ? at::empty_symint({width, padded(height)}, options) : none,
+  return {rows ? at::empty_symint({height, width}, options) : at::empty({0}, options),
+          columns ? at::empty_symint({width, padded(height)}, options) : at::empty({0}, options),
           at::empty_symint(amax.sym_sizes(), amax.options())};
 }
 
@@ -226,13 +225,20 @@ Tensor scaled_product(const Tensor& left, const Tensor& right, const Tensor& lef
   for (const Tensor& other : {right, left_scales, right_scales}) {
     check_device(other, left, kName, "an operand");
   }
-  SW_USER_CHECK(UsageError,
-                left.dim() == 2 && right.dim() == 2 && left.size(1) == right.size(1) &&
-                    (left_scales.numel() == 1 || left_scales.numel() == left.size(0)) &&
-                    (right_scales.numel() == 1 || right_scales.numel() == right.size(0)),
-                kName, ": operands of ", left.sizes(), " and ", right.sizes(), " with scales of ",
-                left_scales.sizes(), " and ", right_scales.sizes(),
-                "; they must be [m, n] and [k, n] with one scale, or one a row");
+  SW_USER_CHECK(
+      UsageError,
+      left.dim() == 2 && right.dim() == 2 && left.size(1) == right.size(1) &&
+          ((left_scales.numel() == 1 && right_scales.numel() == 1) ||
+           (left_scales.numel() == left.size(0) && right_scales.numel() == right.size(0))),
+      kName, ": operands of ", left.sizes(), " and ", right.sizes(), " with scales of ",
+      left_scales.sizes(), " and ", right_scales.sizes(),
+      "; they must be [m, n] and [k, n], both with one scale or both with one a row");
+  for (const Tensor& operand : {left, right}) {
+    SW_USER_CHECK(
+        UsageError,
+        operand.scalar_type() == at::kFloat8_e4m3fn || operand.scalar_type() == at::kFloat8_e5m2,
+        kName, ": an operand is ", operand.scalar_type(), "; cast it by float8_quantize");
+  }
   const c10::DeviceGuard guard(left.device());
   const Tensor result = scaled_product_shapes(left, right, left_scales, right_scales, bias, fast);
   multiply(result, left, right, left_scales, right_scales, bias, fast);

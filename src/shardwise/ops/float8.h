@@ -41,9 +41,10 @@ struct Float8Operand {
 
 // A matrix as both kinds of operand; those that nobody asked for are undefined.
 struct Float8Pair {
-  Float8Operand rows;  // [rows, columns]
-  Float8Operand
-      columns;  // transposed: [columns, rows], as many zeros behind as kFloat8Multiple asks
+  // [rows, columns]
+  Float8Operand rows;
+  // Transposed: [columns, rows], with as many zeros behind as kFloat8Multiple asks.
+  Float8Operand columns;
 };
 
 // A matrix [rows, columns] in bf16 that is cut into parts by rows, and the largest magnitudes in

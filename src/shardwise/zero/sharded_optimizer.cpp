@@ -178,11 +178,11 @@ ShardedOptimizer::Table ShardedOptimizer::make_table(bool for_norm) const {
   table.for_norm = for_norm;
   table.chunks_of.resize(registry_.segments().size());
   for (const Segment* segment : registry_.segments()) {
+    if (segment->trainable && (for_norm || !options_.offload)) {
+      table.device = segment->shard.data().device();
+    }
     // Matrices of Muon count for the norm, and no kernel updates them.
     if (segment->trainable && (for_norm || !segment->whole_matrices)) {
-      if (for_norm || !options_.offload) {
-        table.device = segment->shard.data().device();
-      }
       params::Range& own = table.chunks_of[segment->id];
       own.begin = static_cast<std::int64_t>(chunks.size());
       append_chunks(*segment,
@@ -330,6 +330,7 @@ std::shared_ptr<device::Event> ShardedOptimizer::update(const kernels::Place& pl
 std::shared_ptr<device::Event> ShardedOptimizer::run_in_two(
     const Table& table, const std::vector<int>& first,
     const std::function<void(const kernels::ChunkTable&)>& run) const {
+  SW_CHECK(table.device == own_.device, "an event of ", table.device, " for work of ", own_.device);
   std::vector<char> goes_first(table.chunks_of.size());
   for (const Segment* segment : registry_.segments()) {
     goes_first[segment->id] = !segment->sharded;

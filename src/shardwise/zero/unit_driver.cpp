@@ -166,7 +166,7 @@ void UnitDriver::watch_backward_end() {
   }
   watch_.task = task;
   watch_.factor.reset();
-  delays_ = reached_ = owes_prefetch_ = false;
+  watch_.delays = watch_.reached = watch_.owes_prefetch = false;
   device::set_launch_waiter(weak_from_this());
   std::fill(done_.begin(), done_.end(), 0);
   next_to_reduce_ = static_cast<int>(done_.size()) - 2;
@@ -187,8 +187,8 @@ void UnitDriver::before_backward(int unit) {
     if (gatherer_.must_gather(unit)) {
       reducer_.launch();
     }
-    gatherer_.acquire(unit, /*ahead=*/!delays_);
-    owes_prefetch_ = delays_;
+    gatherer_.acquire(unit, /*ahead=*/!watch_.delays);
+    watch_.owes_prefetch = watch_.delays;
   }
 }
 
@@ -196,15 +196,15 @@ void UnitDriver::after_backward(int unit) {
   const Timer timer(*this, &times_.backward_seconds);
   ++times_.backward_calls;
   watch_backward_end();
-  if (!reached_) {
+  if (!watch_.reached) {
     launch_delayed();
   }
-  delays_ = std::exchange(reached_, false);
+  watch_.delays = std::exchange(watch_.reached, false);
   if (pending_[unit] <= 0) {
     done_[unit] = 1;
     reduce_in_order(/*all=*/false);
   }
-  if (!delays_) {
+  if (!watch_.delays) {
     reducer_.launch();
   }
   gatherer_.release(unit);
@@ -215,14 +215,14 @@ void UnitDriver::launch_point() {
     return;
   }
   const Timer timer(*this, &times_.backward_seconds);
-  reached_ = true;
+  watch_.reached = true;
   launch_delayed();
 }
 
 // In the order in which ranks that delay nothing launch the same.
 void UnitDriver::launch_delayed() {
   reducer_.launch();
-  if (std::exchange(owes_prefetch_, false)) {
+  if (std::exchange(watch_.owes_prefetch, false)) {
     gatherer_.prefetch();
   }
 }

@@ -74,6 +74,11 @@ class UnitDriver : public params::UnitEvents,
     int task = kNoTask;            // the backward whose end is awaited
     bool interrupted = false;      // one ended by an error, and its gradients are still there
     std::optional<double> factor;  // of its gradients, once one has come
+    // Its collectives are launched at launch points while its units have them: whether the unit
+    // before had one, and whether this one has had one.
+    bool delays = false;
+    bool reached = false;
+    bool owes_prefetch = false;
   };
   double gradient_factor();
   void watch_backward_end();
@@ -98,11 +103,6 @@ class UnitDriver : public params::UnitEvents,
   std::vector<int> pending_;        // by unit
   std::vector<std::uint8_t> done_;  // by unit, in the present backward
   int next_to_reduce_ = 0;
-  // Collectives are launched at launch points while the units of backward have them: whether the
-  // unit before had one, and whether this one has had one.
-  bool delays_ = false;
-  bool reached_ = false;
-  bool owes_prefetch_ = false;
   std::vector<std::vector<at::Tensor>> marked_;  // by unit: inputs handed out, until after_forward
   Watch watch_;
   HostTimes times_;

@@ -100,9 +100,9 @@ struct Partial {
   float exponentials = 0.0F;  // Σ exp(x) · 2^−shift_of(largest)
   float sum = 0.0F;           // Σ x, where labels are smoothed
 
-  // Exponentials in terms of a larger one.
+  // Exponentials in terms of a larger one. None stays none, whatever was the largest; NaN stays.
   __device__ __forceinline__ float exponentials_for(float shift) const {
-    return largest == -INFINITY ? 0.0F : exponentials * exp2_of(shift_of(largest) - shift);
+    return exponentials == 0.0F ? 0.0F : exponentials * exp2_of(shift_of(largest) - shift);
   }
 };
 

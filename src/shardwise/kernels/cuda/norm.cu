@@ -403,7 +403,7 @@ __device__ __forceinline__ void write_output(const NormForward& a, Part<T, kVect
       values.at[i] =
           (kCentred ? fmaf(values.at[i], rstd, shift) : values.at[i] * rstd) * weight.at[i];
     }
-    if constexpr (kCentred || !kAligned) {
+    if constexpr (kCentred) {
       const Floats8 bias = constant<W>(a.bias, v, 0.0F, columns);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
@@ -663,9 +663,7 @@ void launch_backward(const Place& place, const NormShape& shape, const NormBackw
 }  // namespace
 
 void norm_forward(const Place& place, const NormShape& shape, const NormForward& a) {
-  // RMSNorm with a bias, which no model has, takes the general form.
-  const bool aligned = fits16(shape, {a.input, a.residual, a.sum, a.output, a.weight, a.bias}) &&
-                       (shape.centred || a.bias == nullptr);
+  const bool aligned = fits16(shape, {a.input, a.residual, a.sum, a.output, a.weight, a.bias});
   with_type(shape.dtype, [&]<typename T>() {
     constexpr int kVectors = kManyForward<T>;
     // Where many would leave half of a warp without work, and where there is a residual.
