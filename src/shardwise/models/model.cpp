@@ -64,15 +64,27 @@ void Model::set_activation_checkpointing(const std::string& setting) {
 
 std::vector<std::string> Model::set_fp8(const std::string& setting) {
   context_.fp8 = ops::float8_recipe(setting);
+  if (context_.fp8 == ops::Float8Recipe::kOff) {
+    return {};
+  }
   std::vector<std::string> misfits;
+  bool any_fits = false;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const NamedParameter& parameter : layers_[i]->parameters()) {
-      if (is_block(i) && parameter.tensor.dim() == 2 && !ops::fits_float8(parameter.tensor)) {
-        misfits.push_back(parameter.name);
+      if (is_block(i) && parameter.tensor.dim() == 2) {
+        const bool fits = ops::fits_float8(parameter.tensor);
+        any_fits = any_fits || fits;
+        if (!fits) {
+          misfits.push_back(parameter.name);
+        }
       }
     }
   }
-  return context_.fp8 == ops::Float8Recipe::kOff ? std::vector<std::string>{} : misfits;
+  SW_USER_CHECK(ConfigError, any_fits, "shardwise.fp8: \"", setting,
+                "\" acts on matrices whose sizes are multiples of ", ops::kFloat8Multiple,
+                ", and the blocks of this model have none: choose such sizes of the hidden states "
+                "and of the heads or the MLP, or set it to \"off\"");
+  return misfits;
 }
 
 bool Model::is_block(std::size_t index) const {

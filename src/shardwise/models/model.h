@@ -100,7 +100,8 @@ class Model {
   void set_activation_checkpointing(const std::string& setting);
   // "off", "tensorwise" or "rowwise", as shardwise.fp8 has it: the products of the blocks run in
   // fp8, which takes parameters in bf16. Returns the names of the matrices whose sizes do not allow
-  // it: products with them stay in bf16. Throws UsageError for other words.
+  // it: products with them stay in bf16. Throws UsageError for other words, ConfigError where it
+  // would act on no matrix.
   std::vector<std::string> set_fp8(const std::string& setting);
 
   // Logits [batch, seq, vocabulary] of tokens on the parameters' device, in the parameters' dtype.

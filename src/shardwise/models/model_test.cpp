@@ -197,6 +197,16 @@ TEST_P(ModelFamilies, ParametersMayChangeTheirDtype) {
   EXPECT_EQ(model.loss(tokens, next_token_targets(tokens)).scalar_type(), at::kFloat);
 }
 
+TEST(ModelUnits, Fp8NamesMatricesThatDoNotFitAndNeedsOneThatDoes) {
+  EXPECT_THROW((void)make(kGpt2).set_fp8("rowwise"), ConfigError);  // of width 8
+  EXPECT_TRUE(make(kGpt2).set_fp8("off").empty());
+  const std::vector<std::string> misfits = make(kQwen2).set_fp8("rowwise");
+  EXPECT_NE(std::find(misfits.begin(), misfits.end(), "model.layers.0.mlp.up_proj.weight"),
+            misfits.end());
+  EXPECT_EQ(std::find(misfits.begin(), misfits.end(), "model.layers.0.self_attn.q_proj.weight"),
+            misfits.end());
+}
+
 TEST_P(ModelFamilies, LaterTokensDoNotChangeEarlierLogits) {
   const Model model = make(GetParam());
   const at::Tensor tokens = some_tokens(1, 12);
