@@ -255,6 +255,8 @@ def test_loader_goes_on_with_other_ranks(tmp_path):
     first, second = make(3, seed=3), make(2)
     taken = samples(first, 4)
     for loader in second:
+        with pytest.raises(shardwise.UsageError, match="TokenLoader.state_dict"):
+            loader.load_state_dict({})
         loader.load_state_dict(first[0].state_dict())
     assert taken + samples(second, 9) == whole
     assert next(second[0]).dtype == torch.int64 and next(second[0]).shape == (2, 4)

@@ -112,4 +112,9 @@ class TokenLoader:
 
     def load_state_dict(self, state: dict[str, str]) -> None:
         """Goes on where a loader over the same corpus stood, of any number of ranks."""
+        if set(state) != {"cursor"}:
+            raise _C.UsageError(
+                f"the state of a token loader has the key 'cursor' alone, and this has "
+                f"{sorted(state)}: pass what TokenLoader.state_dict() gave"
+            )
         self._loader.seek(state["cursor"])
