@@ -43,7 +43,7 @@ class AtLaunchPoint : public torch::autograd::FunctionPreHook {
   }
 };
 
-// What attention made: the backward that starts from it is a launch point, too.
+// What attention made; its backward begins with a launch point.
 Tensor with_launch_point(Tensor attended) {
   const bool traced = attended.key_set().has(c10::DispatchKey::Python);
   if (attended.requires_grad() && !traced) {

@@ -50,16 +50,16 @@ void check_documents(const Documents& documents, std::int64_t batch, std::int64_
                 offsets.defined()
                     ? concat(offsets.scalar_type(), offsets.sizes(), " on ", offsets.device())
                     : "not there");
-  // What can be said without reading offsets, which may be on a device.
+  if (device.is_cpu() && !at::isTensorSubclassLike(offsets) && batch * sequence > 0) {
+    check_values(documents, batch, sequence);
+  }
+  // What can be said of offsets on a device, which are not read.
   const std::int64_t count = offsets.size(0) - 1;
   SW_USER_CHECK(
       UsageError,
       documents.longest >= 0 && count * std::min(documents.longest, sequence) >= batch * sequence,
       "documents: `longest` is ", documents.longest, ", but ", count, " documents have ",
       batch * sequence, " tokens; it must be the tokens of the longest document");
-  if (device.is_cpu() && !at::isTensorSubclassLike(offsets) && batch * sequence > 0) {
-    check_values(documents, batch, sequence);
-  }
 }
 
 at::Tensor document_numbers(const Documents& documents, std::int64_t batch, std::int64_t sequence) {
