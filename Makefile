@@ -71,6 +71,8 @@ test: test-cpp
 
 test-full: test-cpp
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory sanitize PRESET=asan
+	@$(MAKE) --no-print-directory sanitize PRESET=tsan
 
 # Never builds: it runs where the artefacts were carried to, with any Python that has torch.
 test-gpu:
