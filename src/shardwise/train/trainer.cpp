@@ -131,15 +131,24 @@ void Trainer::run(monitor::Sink& sink, const StopSignal& stop) {
   sink.end("");
 }
 
+void Trainer::check_not_stopped(const StopSignal& stop, std::int64_t step) {
+  SW_USER_CHECK(UsageError, stop.received() == 0, "ended by signal ", stop.received(),
+                " before the end of step ", step, "; the weights were not saved");
+}
+
 void Trainer::train(monitor::Sink& sink, const StopSignal& stop) {
   begin_ = previous_ = Clock::now();
   const std::int64_t every = job_.training.evaluate_every;
   for (std::int64_t step = 1; step <= job_.training.steps; ++step) {
-    SW_USER_CHECK(UsageError, stop.received() == 0, "ended by signal ", stop.received(),
-                  " before step ", step, "; the weights were not saved");
-    train_step(step, sink);
-    if (every > 0 && step % every == 0 && step < job_.training.steps) {
-      evaluate_now(step, sink);
+    check_not_stopped(stop, step);
+    try {
+      train_step(step, sink);
+      if (every > 0 && step % every == 0 && step < job_.training.steps) {
+        evaluate_now(step, sink);
+      }
+    } catch (const CommunicationError&) {
+      check_not_stopped(stop, step);  // another rank was, a step earlier
+      throw;
     }
   }
   evaluate_now(job_.training.steps, sink);

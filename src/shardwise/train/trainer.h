@@ -37,6 +37,7 @@ class Trainer {
   };
 
   monitor::RunInfo describe() const;
+  static void check_not_stopped(const StopSignal& stop, std::int64_t step);
   void train(monitor::Sink& sink, const StopSignal& stop);
   void train_step(std::int64_t step, monitor::Sink& sink);
   void report_pending(monitor::Sink& sink);
