@@ -195,7 +195,7 @@ def rank_other_sizes(variant, sizes, stage):
     own = {"fp8": "tensorwise", "fused_layers": "auto"}
     config = parity.config_of(Case(stage, dtype="bf16"), None, own)
     model = adoption_cases.build(variant, **sizes)
-    with pytest.raises(ConfigError, match=r'shardwise\.fp8: "tensorwise".* multiples of 16.*24'):
+    with pytest.raises(ConfigError, match=r'shardwise\.fp8: "tensorwise".* multiples of 16'):
         make_engine(model, config)
     assert not any("forward" in vars(module) for module in model.modules())
     with make_engine(adoption_cases.build(variant), config):

@@ -276,3 +276,29 @@ def rank_loads(stage):
 @STAGES
 def test_a_state_that_does_not_fit_on_one_rank(stage, pool):
     pool.run(rank_loads, stage, ranks=2)
+
+
+def rank_loads_other_values(stage):
+    """Ranks that are given different states load nothing; the same state fits afterwards."""
+    with engine_of(stage) as engine:
+        states = [engine.state_dict()]
+        dist.broadcast_object_list(states, 0)
+        same = states[0]
+        negated = {**same, "head.weight": -same["head.weight"]}
+        without = {k: v for k, v in same.items() if k != "head.weight"}
+        for other in (negated, without, {}):
+            mine = other if dist.get_rank() == 1 else same
+            message = message_of(
+                lambda m=mine: engine.load_state_dict(m, strict=False), shardwise.UsageError
+            )
+            assert "on rank 1 than on rank 0" in message, message
+            assert ("head.weight" in message) == (len(other) > 0), message
+        after = engine.state_dict()
+        assert all(torch.equal(v, same[k]) for k, v in after.items())
+        engine.load_state_dict(without, strict=False)
+        train_step(engine)
+
+
+@STAGES
+def test_a_state_with_other_values_on_one_rank(stage, pool):
+    pool.run(rank_loads_other_values, stage, ranks=2)

@@ -98,6 +98,7 @@ def self_test() -> list[str]:
         "src/shardwise/a/using.h": "using namespace std;\n",
         "src/shardwise/a/feature.cpp": "#ifdef SW_WITH_CUDA\nint x;\n#endif\n",
         "src/shardwise/a/launch.cu": "void f() { k<<<1, 2>>>(); }\n",
+        "bench/launch.cu": "void f() { k<<<1, 2>>>(); }\n",
         "src/shardwise/kernels/launch.cu": "void f() { k<<<1, 2>>>(); }\n",
         "src/shardwise/a/nccl.cpp": "#include <nccl.h>\n",
         "src/shardwise/a/define.cpp": "#ifndef SW_WITH_CUDA\n#define SW_WITH_CUDA 1\n#endif\n",

@@ -21,7 +21,7 @@ from shardwise.complaints import complaint_of_all
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
-from shardwise.loading import misfit
+from shardwise.loading import difference, misfit
 from shardwise.membership import about_strangers
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.observer import Observer
@@ -521,7 +521,9 @@ class Engine(ConfigAccessors, nn.Module):
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
         """Loads full tensors, alike on every rank. Masters follow; moments stay. Collective."""
         own = self.module.state_dict(keep_vars=True)
-        complaint = complaint_of_all(misfit(own, state_dict, strict), self._wiring.everybody)
+        everybody = self._wiring.everybody
+        complaint = complaint_of_all(misfit(own, state_dict, strict), everybody)
+        complaint = complaint or difference(own, state_dict, everybody)
         if complaint:
             raise _C.UsageError(complaint)
         for key, value in own.items():

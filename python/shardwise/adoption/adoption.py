@@ -76,21 +76,15 @@ class Adoption:
                 f'shardwise.fp8: "{self.common.fp8}" acts on the blocks that our operations carry '
                 f'out, and this model has none ({self.report()}); set it to "off"'
             )
-        matrices = {
-            f"{name}.{path}": parameter
+        fits = {
+            f"{name}.{path}": fits_fp8(parameter)
             for name, module in model.named_modules()
             if id(module) in blocks
             for path, parameter in module.named_parameters()
             if parameter.dim() == 2
         }
-        misfits = [name for name, matrix in matrices.items() if not fits_fp8(matrix)]
-        if len(misfits) == len(matrices):
-            raise _C.ConfigError(
-                f'shardwise.fp8: "{self.common.fp8}" acts on matrices whose sizes are multiples of '
-                f"{_C.FLOAT8_MULTIPLE}, and the blocks of this model have none ({misfits[0]} is "
-                f"{list(matrices[misfits[0]].shape)}): choose such sizes of the hidden states and "
-                'of the heads or the MLP, or set it to "off"'
-            )
+        misfits = [name for name, fit in fits.items() if not fit]
+        _C.check_some_fit_float8(self.common.fp8, any(fits.values()))
         if misfits:
             log(_C.describe_fp8_misfits(misfits))
 

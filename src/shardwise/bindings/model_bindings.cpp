@@ -79,6 +79,8 @@ void register_models(py::module_& module) {
       .def("save", &save, py::arg("folder"), Unlocked(),
            "Writes the parameters as they are and config.json to a folder.");
   module.attr("FLOAT8_MULTIPLE") = ops::kFloat8Multiple;
+  module.def("check_some_fit_float8", &ops::check_some_fit_float8, py::arg("setting"),
+             py::arg("some_fit"));
   module.def("describe_fp8_misfits", &precision::describe_fp8_misfits, py::arg("matrices"));
   module.def(
       "next_token_targets",

@@ -68,22 +68,19 @@ std::vector<std::string> Model::set_fp8(const std::string& setting) {
     return {};
   }
   std::vector<std::string> misfits;
-  bool any_fits = false;
+  bool some_fit = false;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const NamedParameter& parameter : layers_[i]->parameters()) {
       if (is_block(i) && parameter.tensor.dim() == 2) {
         const bool fits = ops::fits_float8(parameter.tensor);
-        any_fits = any_fits || fits;
+        some_fit = some_fit || fits;
         if (!fits) {
           misfits.push_back(parameter.name);
         }
       }
     }
   }
-  SW_USER_CHECK(ConfigError, any_fits, "shardwise.fp8: \"", setting,
-                "\" acts on matrices whose sizes are multiples of ", ops::kFloat8Multiple,
-                ", and the blocks of this model have none: choose such sizes of the hidden states "
-                "and of the heads or the MLP, or set it to \"off\"");
+  ops::check_some_fit_float8(setting, some_fit);
   return misfits;
 }
 

@@ -100,6 +100,13 @@ bool fits_float8(const Tensor& matrix) {
   return matrix.size(0) % kFloat8Multiple == 0 && matrix.size(1) % kFloat8Multiple == 0;
 }
 
+void check_some_fit_float8(const std::string& setting, bool some_fit) {
+  SW_USER_CHECK(ConfigError, some_fit, "shardwise.fp8: \"", setting,
+                "\" acts on matrices whose sizes are multiples of ", kFloat8Multiple,
+                ", and the blocks of this model have none: choose such sizes of the hidden states "
+                "and of the heads or the MLP, or set it to \"off\"");
+}
+
 Float8Source::Float8Source(std::vector<Tensor> matrix, Float8Recipe recipe, bool is_gradient,
                            Tensor amax)
     : parts(std::move(matrix)), recipe(recipe), is_gradient(is_gradient), amax(std::move(amax)) {

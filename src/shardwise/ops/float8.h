@@ -30,6 +30,10 @@ inline constexpr std::int64_t kFloat8Multiple = 16;
 // Whether a matrix [out, in] or [in, out] is of such sizes.
 bool fits_float8(const at::Tensor& matrix);
 
+// Throws ConfigError where a model has blocks and no matrix of theirs fits. `setting` is that of
+// shardwise.fp8.
+void check_some_fit_float8(const std::string& setting, bool some_fit);
+
 // Whether the device multiplies in fp8: the CPU, and GPUs from compute capability 8.9 on.
 bool has_float8_products(at::Device device);
 
