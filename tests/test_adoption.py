@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import itertools
 import pickle
 
 import models
@@ -282,6 +283,24 @@ def other_activation(model):
     model.model.layers[1].mlp.act_fn = nn.ReLU()
 
 
+def put_bias(model, path):
+    layer = model.model.layers[1].get_submodule(path)
+    layer.bias = nn.Parameter(torch.ones(layer.out_features))
+
+
+def bias_of_query(model):
+    put_bias(model, "self_attn.q_proj")
+
+
+def bias_of_value(model):
+    put_bias(model, "self_attn.v_proj")
+
+
+def bias_of_up(model):
+    put_bias(model, "mlp.up_proj")
+
+
+SOME_BIASES = "only some of the layers of one product"
 REFUSALS = {
     put_lora: "self_attn.q_proj is a test_adoption.TwoLinears",
     hook_inside: "mlp has hooks",
@@ -292,6 +311,9 @@ REFUSALS = {
     quantised: "of torch.int8",
     more_modules: "self_attn.extra, which is not known",
     other_activation: "ReLU is none of",
+    bias_of_query: SOME_BIASES,
+    bias_of_value: SOME_BIASES,
+    bias_of_up: SOME_BIASES,
 }
 
 
@@ -420,6 +442,41 @@ def rank_replaced_later():
 
 def test_modules_that_are_replaced_later(pool):
     pool.run(rank_replaced_later, ranks=1)
+
+
+def rank_biases_later():
+    """Biases that go after adoption: some of a product, then all of it."""
+    model = build("llama, biases").double()
+    twin, adoption = adopted(model, hands_on=True)
+    for paths, reasons in (
+        (["self_attn.q_proj"], {SOME_BIASES}),
+        (["self_attn.k_proj", "self_attn.v_proj"], set()),
+        (["mlp.gate_proj"], {SOME_BIASES}),
+        (["mlp.up_proj", "mlp.down_proj", "self_attn.o_proj"], set()),
+    ):
+        adoption.common.said.clear()
+        for one, path in itertools.product((model, twin), paths):
+            one.get_submodule(f"model.layers.1.{path}").bias = None
+        assert_close(results(twin, **batch()), results(model, **batch()))
+        assert {said[: len(SOME_BIASES)] for said in adoption.common.said} == reasons, paths
+
+
+def test_biases_that_go_later(pool):
+    pool.run(rank_biases_later, ranks=1)
+
+
+def rank_missing_biases():
+    """As Qwen2 has them, but for one: every position of it in its product."""
+    for path in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+        model = build("qwen2")
+        model.get_submodule(f"model.layers.1.{path}").bias = None
+        twin, adoption = adopted(model)
+        assert f"model.layers.1 ({SOME_BIASES}" in adoption.report(), adoption.report()
+        assert_close(results(twin, **batch()), results(model, **batch()))
+
+
+def test_products_of_which_one_layer_has_no_bias(pool):
+    pool.run(rank_missing_biases, ranks=1)
 
 
 def flattened(**options):

@@ -1,8 +1,10 @@
 """``shardwise bench``: tables and their JSON on the CPU with tiny models, traces, loss curves."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -182,6 +184,31 @@ def test_the_error_of_a_row_is_its_cause():
     program = f"import sys; sys.stderr.write('{lines}'); sys.exit(1)"
     found = results.results_of([sys.executable, "-c", program], {}, timeout_seconds=60)
     assert found == ([], "ValueError: the cause")
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["too long", "interrupted"])
+def test_nothing_that_a_row_has_started_is_left(interrupted, tmp_path, monkeypatch):
+    """A pipe that the row's child writes to ends with the last process that holds it."""
+    os.mkfifo(tmp_path / "pipe")
+    child = f"import time; pipe = open({str(tmp_path / 'pipe')!r}, 'w'); "
+    child += "print('here', file=pipe, flush=True); time.sleep(60)"
+    row = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    communicate, pipes = subprocess.Popen.communicate, []
+
+    def once_the_child_runs(process, *inputs, timeout):
+        pipes.append(os.open(tmp_path / "pipe", os.O_RDONLY))
+        assert os.read(pipes[0], 100) == b"here\n"
+        if interrupted:
+            raise KeyboardInterrupt
+        return communicate(process, *inputs, timeout=timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", once_the_child_runs)
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        found = results.results_of([sys.executable, "-c", row], {}, timeout_seconds=0.1)
+        assert found == ([], "took more than 0.1 s")
+    ended, _, _ = select.select(pipes, [], [], 10)
+    assert ended and os.read(pipes[0], 100) == b"", "the row's child is still there"
+    os.close(pipes[0])
 
 
 class Cosh(torch.nn.Module):

@@ -467,3 +467,40 @@ def test_inputs_in_host_memory(name, cycles):
     one = 4 * rows * width
     assert kept >= layers * one
     assert held <= 4 * one, "the inputs stay on the GPU"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies to the host need a GPU")
+@pytest.mark.parametrize("ending", ["next pass", "reset"])
+def test_memory_that_was_fetched_for_a_graph_that_is_gone(ending, monkeypatch):
+    """Backward stops after the first checkpoint; what it fetched ahead is still on its way."""
+    from shardwise.host_copies import HostCopies
+
+    numbers, stream_of = 1 << 24, HostCopies._stream
+
+    def slow_stream(self, device):
+        stream = stream_of(self, device)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+        return stream
+
+    copies = HostCopies()
+    copies.pack(torch.ones(1, device="cuda"))  # pinned memory is there from now on
+    packed = []
+    for value in (1.0, 2.0):
+        copies.begin_group()
+        packed.append(copies.pack(torch.full((numbers,), value, device="cuda")))
+    torch.cuda.synchronize()
+    monkeypatch.setattr(HostCopies, "_stream", slow_stream)
+    got = copies.unpack(packed[1])
+    held = torch.cuda.memory_allocated()
+    del packed
+    if ending == "next pass":
+        copies.pack(torch.ones(1, device="cuda"))
+    else:
+        del copies
+    assert torch.cuda.memory_allocated() < held - 2 * numbers, "all of it is still held"
+    taken = [torch.zeros(numbers, device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    assert not any(zeros.any() for zeros in taken), "a copy came after its memory was free"
+    assert torch.equal(got, torch.full_like(got, 2.0))

@@ -1,7 +1,9 @@
 """Dtypes of travel and of buffers: torch_autocast.lower_precision_safe_modules, buffer_dtype."""
 
+import copy
 from functools import partial
 
+import models
 import pytest
 import torch
 from parity import make_engine
@@ -116,6 +118,34 @@ def test_classes_travel_in_the_dtype_of_autocast(stage, modules, more, rounded, 
             assert error <= eps, f"{name}: {error:.1e}"
             changed = not torch.equal(gradients[name], gradients[name].bfloat16().float())
             assert changed == (name not in rounded or stage > 0), name
+
+
+def rank_tied_head(stage):
+    """Loss and gradient of the table that GPT-2's head shares, and plain autocast's."""
+    from shardwise.utils import safe_get_full_grad
+
+    model = models.build("gpt2")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    plain = copy.deepcopy(model)
+    micros = models.micro_batches("gpt2", 0, 2, "cpu", torch.float32)
+    right = []
+    for micro in micros:
+        with torch.autocast("cpu", torch.bfloat16):
+            right.append(plain(**micro).loss)
+        (right[-1] / 2).backward()
+    with make_engine(model, settings_of(stage, shardwise={"fused_layers": False})) as engine:
+        loss = engine(**micros[torch.distributed.get_rank()]).loss
+        engine.backward(loss)
+        gradient = safe_get_full_grad(model.lm_head.weight)
+    assert torch.equal(loss, right[torch.distributed.get_rank()])
+    return gradient, plain.lm_head.weight.grad
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_weight_that_is_an_embedding_too_travels_in_fp32(stage, pool):
+    for gradient, expected in pool.run(rank_tied_head, stage, ranks=2):
+        error = (gradient - expected).abs().max() / expected.abs().max()
+        assert error <= 1e-6, f"{error:.1e}"
 
 
 def test_bytes_on_the_wire_are_half(pool):

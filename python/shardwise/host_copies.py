@@ -9,7 +9,8 @@ one before it. A tensor that is changed in place meanwhile is noticed by torch, 
 Note [Memory that is free at once]
 The host runs far ahead of the GPU, so memory that is free "once an event has passed" would pile up.
 All device memory here belongs to the compute stream instead, which waits for the copy stream before
-a tensor is let go: what it allocates next may take its place. LEAVING copies may lag behind.
+a tensor is let go: what it allocates next may take its place. LEAVING copies may lag behind. What
+was fetched for a graph that is gone by then is let go the same way, when the next tensor comes.
 """
 
 import weakref
@@ -30,8 +31,11 @@ class Copy:
     host: torch.Tensor
     device: torch.device
     group: int
-    fetched: torch.Tensor | None = None
-    arrived: torch.cuda.Event | None = None
+
+
+def _compute_waits(fetched: dict[Any, tuple[torch.Tensor, torch.cuda.Event]]) -> None:
+    for tensor, arrived in fetched.values():
+        torch.cuda.current_stream(tensor.device).wait_event(arrived)
 
 
 class HostCopies:
@@ -43,8 +47,11 @@ class HostCopies:
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._leaving: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
+        self._fetched: dict[weakref.ref[Copy], tuple[torch.Tensor, torch.cuda.Event]] = {}
         self._groups: dict[int, list[weakref.ref[Copy]]] = {}
         self._group = 0
+        # The last graph may take this object along.
+        weakref.finalize(self, _compute_waits, self._fetched).atexit = False
 
     def begin_group(self) -> None:
         """What is packed from now on belongs to another checkpoint."""
@@ -76,20 +83,22 @@ class HostCopies:
         self._let_go(0)
         self._fetch(packed)
         self._fetch_ahead(packed.group)
-        tensor, packed.fetched = packed.fetched, None
-        torch.cuda.current_stream(packed.device).wait_event(packed.arrived)
+        tensor, arrived = self._fetched.pop(weakref.ref(packed))
+        torch.cuda.current_stream(packed.device).wait_event(arrived)
         return tensor
 
     def _fetch(self, copy: Copy) -> None:
-        if copy.fetched is not None:
+        reference = weakref.ref(copy)
+        if reference in self._fetched:
             return
         stream = self._stream(copy.device)
-        copy.fetched = torch.empty_like(copy.host, device=copy.device)
+        tensor = torch.empty_like(copy.host, device=copy.device)
         stream.wait_stream(torch.cuda.current_stream(copy.device))
         with torch.cuda.stream(stream):
-            copy.fetched.copy_(copy.host, non_blocking=True)
-            copy.arrived = torch.cuda.Event()
-            copy.arrived.record()
+            tensor.copy_(copy.host, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._fetched[reference] = (tensor, arrived)
 
     def _fetch_ahead(self, group: int) -> None:
         """Once a group: the rest of it, and the one before it that is still wanted."""
@@ -109,10 +118,14 @@ class HostCopies:
                 self._fetch(copy)
 
     def _let_go(self, lagging: int) -> None:
-        """Drops all tensors but the last ``lagging``; the compute stream waits for their copies."""
+        """Drops all tensors that left but the last ``lagging``, and all that came for a graph that
+        is gone; the compute stream waits for their copies.
+        """
         while len(self._leaving) > lagging:
             tensor, left = self._leaving.popleft()
             torch.cuda.current_stream(tensor.device).wait_event(left)
+        unwanted = [reference for reference in self._fetched if reference() is None]
+        _compute_waits({reference: self._fetched.pop(reference) for reference in unwanted})
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,9 @@ STANDARD = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def travel_dtypes(model: nn.Module, value_of: Any) -> dict[int, str]:
     """The dtype of travel by the parameter's id, for those that have one.
 
+    A parameter that a module of another class has too, as a head's weight that is the embedding's,
+    has none: autocast does not round it there.
+
     Raises ConfigError for a name that is no module class.
     """
     if not value_of("torch_autocast.enabled"):
@@ -31,9 +35,18 @@ def travel_dtypes(model: nn.Module, value_of: Any) -> dict[int, str]:
     if absent and names is not None:
         log(f"{KEY} names {absent}, but the model has no such module")
     dtype = value_of("torch_autocast.dtype")
+    others = [module for module in model.modules() if type(module) not in classes]
+    elsewhere = {id(parameter) for parameter in _own_parameters(others)}
     return {
-        id(parameter): dtype for module in chosen for parameter in module.parameters(recurse=False)
+        id(parameter): dtype
+        for parameter in _own_parameters(chosen)
+        if id(parameter) not in elsewhere
     }
+
+
+def _own_parameters(modules: list[nn.Module]) -> Iterator[nn.Parameter]:
+    for module in modules:
+        yield from module.parameters(recurse=False)
 
 
 def _full_name(kind: type) -> str:

@@ -92,6 +92,20 @@ def check_parameters(module: nn.Module) -> torch.dtype:
     return next(iter(found))[0]
 
 
+def mixed_biases(layers: tuple[nn.Module, ...]) -> str:
+    """Why linear layers of one input are no single product; "" where all or none have a bias."""
+    without = [layer.bias is None for layer in layers]
+    if all(without) or not any(without):
+        return ""
+    return "only some of the layers of one product (q, k, v; gate, up) have a bias"
+
+
+def check_biases(layers: tuple[nn.Module, ...]) -> None:
+    reason = mixed_biases(layers)
+    if reason:
+        raise Refused(reason)
+
+
 def activation_name(module: nn.Module) -> str:
     """Our name of an activation; transformers' own classes and torch's SiLU."""
     name = ACTIVATIONS.get(type(module).__name__)

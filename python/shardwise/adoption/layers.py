@@ -47,6 +47,7 @@ def side_by_side(
 ) -> torch.Tensor:
     """The outputs of linear layers of one input in one tensor, [batch, seq, all].
 
+    All of the layers have a bias, or none: ``checks.mixed_biases``.
     ``mixed``: the dtype of torch.autocast, where it is on. The gradients of the weights are made in
     the engine's flat gradient, where it has one; not where torch has to see a product that it keeps
     for backward, which it does of those in fp8.

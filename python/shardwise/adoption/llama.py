@@ -51,17 +51,15 @@ class FusedLlamaBlock(FusedBlock):
         checks.check_only(block, known)
         super().__init__(block, common)
         self.activation = checks.activation_name(block.mlp.act_fn)
-        self.query, self.key, self.value, self.output = linears[:4]
+        self.query_key_value, self.output = tuple(linears[:3]), linears[3]
         self.gate_up, self.down = tuple(linears[4:6]), linears[6]
+        for joined in (self.query_key_value, self.gate_up):
+            checks.check_biases(joined)
         self.first_norm, self.second_norm = found[:2]
         self.head_norms = tuple(found[2:])
         size = attention.head_dim
-        heads = Heads(
-            self.query.out_features // size,
-            self.key.out_features // size,
-            size,
-            attention.scaling,
-        )
+        query, key, _ = self.query_key_value
+        heads = Heads(query.out_features // size, key.out_features // size, size, attention.scaling)
         self._attention = Attention(attention, heads)
 
     @property
@@ -72,6 +70,9 @@ class FusedLlamaBlock(FusedBlock):
         embeddings = call.get("position_embeddings")
         if embeddings is None or embeddings[0].shape[-1] != self._attention.heads.size:
             return "the position embeddings are not those of whole heads"
+        reason = checks.mixed_biases(self.query_key_value) or checks.mixed_biases(self.gate_up)
+        if reason:
+            return reason
         return super().unserved(block, x, call)
 
     def run(self, block: nn.Module, x: torch.Tensor, call: dict[str, Any]) -> torch.Tensor:
@@ -98,7 +99,7 @@ class FusedLlamaBlock(FusedBlock):
     ) -> torch.Tensor:
         heads = self._attention.heads
         tables = rotation(call["position_embeddings"], x.shape[0])
-        rows = side_by_side(x, (self.query, self.key, self.value), mixed, self.common)
+        rows = side_by_side(x, self.query_key_value, mixed, self.common)
         if self.head_norms:
             parts = rows.unflatten(-1, (-1, heads.size))
             q, k, v = parts.split((heads.query, heads.key, heads.key), dim=2)

@@ -1,11 +1,13 @@
 """What all benchmarks share: how a table says what it was measured on, and its JSON."""
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,15 +46,13 @@ def print_result(result: dict[str, Any]) -> None:
 def results_of(
     command: list[str], environment: dict[str, str], timeout_seconds: float
 ) -> tuple[list[dict[str, Any]], str]:
-    """What the processes of a command measured, and what went wrong or ""."""
+    """What the processes of a command measured, and what went wrong or "".
+
+    None of them is left where it takes too long or an exception, as that of Ctrl-C, ends it.
+    """
     try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
+        done = _run_group(
+            command, {**os.environ, "PYTHONUNBUFFERED": "1", **environment}, timeout_seconds
         )
     except subprocess.TimeoutExpired:
         return [], f"took more than {timeout_seconds:g} s"
@@ -64,6 +64,23 @@ def results_of(
     errors = [line for line in said if re.search(r"\w(Error|Exception): ", line)]  # warnings follow
     cause = (errors or said or [f"exit status {done.returncode}"])[-1]
     return results, cause[-200:]
+
+
+def _run_group(
+    command: list[str], environment: dict[str, str], timeout_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run``, but ends what the command has started, too: ranks hold GPUs."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_seconds)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def write_json(path: str | None, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
