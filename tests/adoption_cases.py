@@ -88,6 +88,47 @@ def build(variant: str, **more) -> nn.Module:
     return model.train()
 
 
+# Joined products that share a tensor, or of which one part has a bias: (variant, pairs of names of
+# which the first becomes the second). A name alone gets a new bias. All matrices have one shape, so
+# that one that is elsewhere leaves its place to a neighbour of the right shape.
+SQUARE = {"num_key_value_heads": 4, "intermediate_size": 32}
+SHARED = {
+    "k and v": ("llama", [("0.self_attn.v_proj.weight", "0.self_attn.k_proj.weight")]),
+    "gate and up": ("llama", [("1.mlp.up_proj.weight", "1.mlp.gate_proj.weight")]),
+    "v of two layers": ("llama", [("1.self_attn.v_proj.weight", "0.self_attn.v_proj.weight")]),
+    "q, k, v of two layers": (
+        "llama",
+        [(f"1.self_attn.{n}_proj.weight", f"0.self_attn.{n}_proj.weight") for n in "qkv"],
+    ),
+    "k of one layer, v of another": (
+        "llama",
+        [("2.self_attn.v_proj.weight", "0.self_attn.k_proj.weight")],
+    ),
+    "biases of k and v": ("qwen2", [("0.self_attn.v_proj.bias", "0.self_attn.k_proj.bias")]),
+    "biases of two layers": ("qwen2", [("1.self_attn.v_proj.bias", "0.self_attn.v_proj.bias")]),
+    "weights, and biases apart": (
+        "qwen2",
+        [("0.self_attn.v_proj.weight", "0.self_attn.k_proj.weight")],
+    ),
+    "a bias of v alone": ("llama", [("1.self_attn.v_proj.bias", "")]),
+    "a bias of gate alone": ("llama", [("1.mlp.gate_proj.bias", "")]),
+}
+
+
+def build_shared(name: str) -> nn.Module:
+    variant, pairs = SHARED[name]
+    model = build(variant, **SQUARE)
+    layers = model.model.layers
+    for taker, giver in pairs:
+        path, _, kind = taker.rpartition(".")
+        module = layers.get_submodule(path)
+        new = (
+            layers.get_parameter(giver) if giver else nn.Parameter(torch.ones(module.out_features))
+        )
+        setattr(module, kind, new)
+    return model
+
+
 def batch(seed=0, samples=3) -> dict:
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, 61, (samples, LENGTH), generator=generator)

@@ -3,11 +3,13 @@
 import copy
 import gc
 import io
+import itertools
 
 import parity
 import pytest
 import torch
-from adoption_cases import assert_close, batch, build
+import torch.distributed as dist
+from adoption_cases import SHARED, assert_close, batch, build, build_shared, errors
 from parity import Case, make_engine
 
 
@@ -71,21 +73,92 @@ def test_weights_of_one_product_are_neighbours(stage, pool):
     pool.run(rank_neighbours, stage, ranks=2)
 
 
-def rank_autocast_engine(stage):
-    settings = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+STEPS, MICROS = 2, 2
+SGD = {"type": "SGD", "params": {"lr": 0.1}}
+
+
+def micro(step, index, rank):
+    return batch((step * MICROS + index) * dist.get_world_size() + rank)
+
+
+def train_engine(model, stage, **more):
+    """This rank's losses, the gradients of the last step, weights; how many blocks were adopted."""
+    from shardwise.utils import safe_get_full_fp32_param
+
+    more |= {"gradient_accumulation_steps": MICROS, "gradient_clipping": 0, "optimizer": SGD}
+    settings = config(stage, **more)
     losses = []
-    for fused in (True, False):
-        settings["shardwise"] = {**settings["shardwise"], "fused_layers": fused}
-        with make_engine(build("llama"), settings) as engine:
-            steps = []
-            for step in range(3):
-                loss = engine(**batch(step)).loss
+    with make_engine(model, settings) as engine:
+        for step in range(STEPS):
+            for index in range(MICROS):
+                loss = engine(**micro(step, index, dist.get_rank())).loss
                 engine.backward(loss)
+                losses.append(loss.detach())
+                if (step, index) == (STEPS - 1, MICROS - 1):
+                    gradients = parity.full_gradients(engine)
                 engine.step()
-                steps.append(loss.item())
-            losses.append(steps)
-        gc.collect()
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+        weights = {n: safe_get_full_fp32_param(p) for n, p in model.named_parameters()}
+        fused = [m._shardwise_fused for m in model.model.layers if hasattr(m, "_shardwise_fused")]
+        assert not any(state.common.said for state in fused)
+    gc.collect()
+    return {"losses": torch.stack(losses), "gradients": gradients, "weights": weights}, len(fused)
+
+
+def train_plain(model, dtype=None):
+    """The same of plain PyTorch with the untouched module, losses of all ranks in columns.
+
+    dtype: of torch.autocast.
+    """
+    world, losses = dist.get_world_size(), []
+    update = torch.optim.SGD(model.parameters(), **SGD["params"])
+    for step in range(STEPS):
+        update.zero_grad()
+        for index, rank in itertools.product(range(MICROS), range(world)):
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                loss = model(**micro(step, index, rank)).loss
+            (loss / (MICROS * world)).backward()
+            losses.append(loss.detach())
+        update.step()
+    gradients = {n: p.grad for n, p in model.named_parameters()}
+    weights = {n: p.detach() for n, p in model.named_parameters()}
+    losses = torch.stack(losses).view(-1, world)
+    return {"losses": losses, "gradients": gradients, "weights": weights}
+
+
+def rank_shared(name, stage):
+    model = build_shared(name)
+    right = train_plain(copy.deepcopy(model))
+    got, blocks = train_engine(model, stage)
+    assert blocks == (2 if name.endswith("alone") else 3)
+    assert_close({"losses": got["losses"]}, {"losses": right["losses"][:, dist.get_rank()]}, 1e-6)
+    assert_close(got["gradients"], right["gradients"])
+    assert_close(got["weights"], right["weights"])
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("name", SHARED)
+def test_products_that_share_tensors(name, stage, pool):
+    pool.run(rank_shared, name, stage, ranks=2)
+
+
+def rank_autocast_engine(stage):
+    """Errs at most twice as much against fp32 as plain autocast does."""
+    exact = train_plain(build("llama"))
+    plain = train_plain(build("llama"), torch.bfloat16)
+    for fused in (True, False):
+        got, blocks = train_engine(
+            build("llama"),
+            stage,
+            torch_autocast={"enabled": True, "dtype": "bfloat16"},
+            shardwise={"fused_layers": fused},
+        )
+        assert blocks == (3 if fused else 0)
+        for kind in ("gradients", "weights"):
+            allowed = 2 * max(errors(plain[kind], exact[kind]).values())
+            assert_close(got[kind], exact[kind], allowed)
+        allowed = 2 * errors({"losses": plain["losses"]}, {"losses": exact["losses"]})["losses"]
+        right = exact["losses"][:, dist.get_rank()]
+        assert_close({"losses": got["losses"]}, {"losses": right}, allowed)
 
 
 @pytest.mark.parametrize("stage", [0, 3])

@@ -1,5 +1,6 @@
 """The engine against plain PyTorch: same samples, same losses, norms, gradients and weights."""
 
+from dataclasses import replace
 from itertools import product
 
 import parity
@@ -121,7 +122,10 @@ def test_overflowing_first_steps(stage, pool, truth):
         assert record["moved"] == plain["applied"]
     exact = [(a, b) for a, b in zip(records[0]["losses"], records[1]["losses"], strict=True)]
     mean = [sum(pair) / 2 for pair in exact]
-    assert mean == pytest.approx(plain["losses"], rel=1e-3)
+    # fp32 skips nothing, so the error of fp16 is that of the case where fp16 does not either.
+    calm = replace(case, power=Case.power)
+    allowed = parity.tolerances(calm, truth.record(calm, "fp16"), truth)["losses"]
+    assert max(parity.relative_errors(mean, plain, "losses").values()) <= allowed
 
 
 def weights_and_moments(engine):

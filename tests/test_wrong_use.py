@@ -61,22 +61,18 @@ def test_backward_of_something_else(pool):
 
 
 def rank_double_backward(stage):
-    """A gradient of a gradient is right or refused, never a crash."""
+    """Every stage serves a loss that is made of a gradient."""
     batch = samples()
     batch["x"].requires_grad_()
     with make_engine(models.build("mlp"), config(stage)) as engine:
-        try:
-            loss = engine(**batch)
-            (grad,) = torch.autograd.grad(loss, batch["x"], create_graph=True)
-            penalty = grad.pow(2).sum()
-            engine.backward(penalty)
-        except RuntimeError as error:
-            assert any(w in str(error) for w in ("create_graph", "double backward")), error
-            return
+        loss = engine(**batch)
+        (grad,) = torch.autograd.grad(loss, batch["x"], create_graph=True)
+        engine.backward(grad.pow(2).sum())
         got = parity.full_gradients(engine)
     expected = penalty_gradients(dist.get_world_size())
-    for name, value in expected.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-8)
+    found = parity.relative_errors(got, {"gradients": expected}, "gradients")
+    assert found.keys() == got.keys()
+    assert max(found.values()) <= 1e-5, found
 
 
 def penalty_gradients(world):
