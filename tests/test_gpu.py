@@ -226,14 +226,29 @@ def test_a_steady_loop_neither_syncs_nor_allocates(stage, dtype, gpu_pool):
     print(f"stage {stage} {dtype}: host time of the engine, microseconds: {result['host_times']}")
 
 
+def take_and_free(module, *_):
+    """Memory of many sizes that is written and free again: what is freed too early is lost."""
+    for size in (1 << 10, 1 << 16, 1 << 20, 1 << 22):
+        torch.full((size,), torch.nan, device="cuda", dtype=torch.bfloat16)
+
+
 def rank_weights_with(zero):
-    case = Case(zero.pop("stage"), "llama", "bf16", ranks=torch.distributed.get_world_size())
-    return parity.train(case, zero, FORCED, "cuda")["weights"]
+    world = torch.distributed.get_world_size()
+    case = Case(zero.pop("stage"), "llama", "bf16", ranks=world)
+    model = models.build(case.model)
+    for module in model.modules():
+        module.register_forward_hook(take_and_free)
+        module.register_full_backward_hook(take_and_free)
+    with parity.make_engine(model, parity.config_of(case, zero, FORCED)) as engine:
+        for step in range(4):
+            parity.accumulate(engine, case, step, "cuda")
+            engine.step()
+        return {name: weight.cpu() for name, weight in engine.state_dict().items()}
 
 
-@one_gpu
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=one_gpu), pytest.param(2, marks=two_gpus)])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
+def test_bucket_and_prefetch_settings_on_the_gpu(stage, ranks, gpu_pool):
     """Reuse of buffers across streams: small and large buckets, with and without overlap."""
     found = [
         gpu_pool.run(
@@ -244,7 +259,7 @@ def test_bucket_and_prefetch_settings_on_the_gpu(stage, gpu_pool):
                 "stage3_prefetch_bucket_size": size,
                 "overlap_comm": overlap,
             },
-            ranks=1,
+            ranks=ranks,
         )[0]
         for size in (1, 10**9)
         for overlap in (True, False)
@@ -281,6 +296,22 @@ def test_gathers_beside_an_update_wait_for_what_they_send(matrices_alone, gpu_po
     ]
     for weights in others:
         assert all(torch.equal(weights[name], weight) for name, weight in late.items())
+
+
+def rank_contexts():
+    """Devices on which this process has a context, once every thread has had time to make one."""
+    case = Case(3, "mlp", "bf16", ranks=2)
+    with parity.make_engine(models.build("mlp"), parity.config_of(case)) as engine:
+        for step in range(2):
+            parity.accumulate(engine, case, step, "cuda")
+            engine.step()
+            time.sleep(2)
+        return [torch._C._cuda_hasPrimaryContext(device) for device in range(2)]
+
+
+@two_gpus
+def test_no_thread_makes_a_context_on_the_gpu_of_another_rank(gpu_pool):
+    assert gpu_pool.run(rank_contexts, ranks=2) == [[True, False], [False, True]]
 
 
 # A rank that stays away

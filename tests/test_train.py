@@ -239,10 +239,12 @@ def test_separate_documents(tmp_path):
                 count += len(part) - 1
     assert found["tokens"] == count
     assert found["loss"] == pytest.approx(total / count, rel=1e-5)
-    # Weighted by tokens, a step's gradient does not depend on how its samples are dealt out.
-    norm = rows(tmp_path / "out", "step")[0]["grad_norm"]
+    # Weighted by tokens, a step's loss and gradient do not depend on how its samples are dealt out.
+    whole = rows(tmp_path / "out", "step")[0]
     run("train", job, "--ranks", 2, "--set", "gradient_accumulation_steps=2")
-    assert rows(tmp_path / "out", "step")[0]["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    dealt = rows(tmp_path / "out", "step")[0]
+    assert dealt["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-5)
+    assert dealt["loss"] == pytest.approx(whole["loss"], rel=1e-6)
 
 
 def test_torchrun_starts_native_ranks(tmp_path):

@@ -32,12 +32,13 @@ class Whereabouts:
     machines are never compared: each rank says how long it has been where it is, and counts what it
     says, so that two looks tell whether it still says something.
 
-    ``group`` is the same one on all ranks.
+    ``group`` is the same one on all ranks; ``device`` that of the engine.
     """
 
-    def __init__(self, core: _C.Engine, group: dist.ProcessGroup):
+    def __init__(self, core: _C.Engine, group: dist.ProcessGroup, device: torch.device):
         self._store = dist.PrefixStore(f"whereabouts/{group.group_name}", _get_default_store())
         self._recorder = _C.FlightRecorder(core)
+        self._device = device
         self._core = weakref.ref(core)
         self._thread_of_user = threading.get_ident()
         self._stop = threading.Event()
@@ -81,6 +82,8 @@ class Whereabouts:
                 return said, [True] * len(said)
 
     def _run(self) -> None:
+        if self._device.type == "cuda":  # or events would be asked in a context on the first GPU
+            torch.cuda.set_device(self._device)
         while not self._stop.wait(EVERY_SECONDS) and self._core() is not None:
             try:
                 self._publish()

@@ -90,7 +90,7 @@ class Wiring:
             self._core: _C.Engine | None = self._make_core()
             undo.callback(self.end, True)
             if dist.get_world_size() > 1:
-                self.whereabouts = Whereabouts(self._core, self.everybody)
+                self.whereabouts = Whereabouts(self._core, self.everybody, parts.device)
             self._drop_early_shards()
             self._mark_parameters(weakref.ref(owner))
             if parts.optimizer is not None:

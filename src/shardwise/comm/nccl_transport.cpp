@@ -46,7 +46,7 @@ class NcclTransport : public Transport {
         device_(device),
         timeout_(timeout),
         stream_(device),
-        watchdog_(timeout, [this] { backend_->abort(); }) {}
+        watchdog_(device_, timeout, [this] { backend_->abort(); }) {}
 
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }

@@ -1,5 +1,7 @@
 #include "shardwise/comm/watchdog.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,8 +19,11 @@ constexpr milliseconds kLongestPause(1000);
 
 }  // namespace
 
-Watchdog::Watchdog(milliseconds timeout, std::function<void()> on_timeout)
-    : timeout_(timeout), on_timeout_(std::move(on_timeout)), thread_([this] { run(); }) {}
+Watchdog::Watchdog(c10::Device device, milliseconds timeout, std::function<void()> on_timeout)
+    : device_(device),
+      timeout_(timeout),
+      on_timeout_(std::move(on_timeout)),
+      thread_([this] { run(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -62,6 +67,7 @@ std::string Watchdog::look() {
 }
 
 void Watchdog::run() {
+  const c10::DeviceGuard guard(device_);  // events are asked and ended here
   const milliseconds pause = std::clamp(timeout_ / kLooks, milliseconds(1), kLongestPause);
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, pause, [this] { return stopping_; })) {

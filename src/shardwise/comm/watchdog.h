@@ -1,6 +1,8 @@
 // Watches collectives that run on a device, where a hang would show nowhere.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -18,7 +20,8 @@ namespace shardwise::comm {
 // from then on. It comes before NCCL's own watchdog, which kills the process. Thread-safe.
 class Watchdog {
  public:
-  Watchdog(std::chrono::milliseconds timeout, std::function<void()> on_timeout);
+  // `device`: that of the collectives. The thread makes no context on another one.
+  Watchdog(c10::Device device, std::chrono::milliseconds timeout, std::function<void()> on_timeout);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -39,6 +42,7 @@ class Watchdog {
   // The report if the oldest collective is late; drops those that have finished.
   std::string look();
 
+  c10::Device device_;
   std::chrono::milliseconds timeout_;
   std::function<void()> on_timeout_;
   mutable std::mutex mutex_;

@@ -21,7 +21,7 @@ bool wait_until(const std::function<bool()>& condition) {
 
 TEST(WatchdogTest, ACollectiveThatNeverFinishesIsReportedOnce) {
   std::atomic<int> timeouts = 0;
-  Watchdog watchdog(milliseconds(40), [&] { ++timeouts; });
+  Watchdog watchdog(c10::kCPU, milliseconds(40), [&] { ++timeouts; });
   watchdog.add("all_gather for block 1", [] { return true; });
   watchdog.add("all_gather for block 2", [] { return false; });
   ASSERT_TRUE(wait_until([&] { return timeouts == 1; }));
@@ -36,7 +36,7 @@ TEST(WatchdogTest, ACollectiveThatNeverFinishesIsReportedOnce) {
 TEST(WatchdogTest, CollectivesThatFinishAreForgotten) {
   std::atomic<bool> done = false;
   std::atomic<int> timeouts = 0;
-  Watchdog watchdog(milliseconds(300), [&] { ++timeouts; });
+  Watchdog watchdog(c10::kCPU, milliseconds(300), [&] { ++timeouts; });
   watchdog.add("all_gather for block 1", [&] { return done.load(); });
   done = true;
   std::this_thread::sleep_for(milliseconds(450));

@@ -189,8 +189,10 @@ class Taker : public params::GradientSink {
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& all) override {
     return all;
   }
-  bool take_product(std::size_t count, const params::Product& product) override {
-    EXPECT_EQ(count, 3U);
+  bool take_product(const std::vector<params::GradientSink*>& sinks,
+                    const params::Product& product) override {
+    EXPECT_EQ(sinks.size(), 3U);
+    EXPECT_EQ(sinks[0], this);
     products_.push_back(at::empty({product.rows(), product.columns()}));
     product.write(products_.back(), /*add=*/false);
     return true;

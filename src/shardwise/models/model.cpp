@@ -42,7 +42,10 @@ Tokens Tokens::to(at::Device device) const {
 }
 
 std::int64_t Tokens::predicted() const {
-  return ids.numel() - (documents ? documents->offsets.size(0) - 1 : ids.size(0));
+  if (!documents) {
+    return ids.numel() - ids.size(0);
+  }
+  return ids.numel() - documents->offsets.diff().gt(0).sum().item<std::int64_t>();
 }
 
 at::Tensor Layer::loss(const at::Tensor&, const at::Tensor&, const AnnouncedFactor&) const {

@@ -50,7 +50,7 @@ struct Tokens {
       : ids(std::move(ids)), documents(std::move(documents)) {}
 
   Tokens to(at::Device device) const;
-  // How many have a next one in their document, where no document is empty.
+  // How many have a next one in their document. Waits for a GPU that holds the documents.
   std::int64_t predicted() const;
 
   at::Tensor ids;  // [batch, seq] int64

@@ -207,6 +207,13 @@ TEST(ModelUnits, Fp8NamesMatricesThatDoNotFitAndNeedsOneThatDoes) {
             misfits.end());
 }
 
+TEST(ModelTokens, EveryTokenButTheFirstOfADocumentIsPredicted) {
+  const at::Tensor ids = some_tokens(2, 6);
+  EXPECT_EQ(Tokens(ids).predicted(), 10);
+  const at::Tensor offsets = at::tensor({0, 0, 4, 6, 6, 11, 12, 12}, at::kInt);  // 4, 2, 5, 1
+  EXPECT_EQ(Tokens(ids, ops::Documents{offsets, 5}).predicted(), 8);
+}
+
 TEST_P(ModelFamilies, LaterTokensDoNotChangeEarlierLogits) {
   const Model model = make(GetParam());
   const at::Tensor tokens = some_tokens(1, 12);

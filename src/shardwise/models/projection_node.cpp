@@ -94,13 +94,14 @@ bool ProjectionNode::hand_over(const params::Product& product) const {
       wanted_matrices() < widths_.size()) {
     return false;
   }
-  for (std::size_t i = 2; i <= widths_.size(); ++i) {
-    if (sink_of(next_edge(i)) == nullptr) {
+  std::vector<params::GradientSink*> sinks;
+  for (std::size_t i = 1; i <= widths_.size(); ++i) {
+    sinks.push_back(sink_of(next_edge(i)));
+    if (sinks.back() == nullptr) {
       return false;
     }
   }
-  params::GradientSink* sink = sink_of(next_edge(1));
-  return sink != nullptr && sink->take_product(widths_.size(), product);
+  return sinks.front()->take_product(sinks, product);
 }
 
 void ProjectionNode::put(variable_list& all, std::size_t begin,

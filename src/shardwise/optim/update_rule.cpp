@@ -1,5 +1,6 @@
 #include "shardwise/optim/update_rule.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -74,6 +75,7 @@ class KernelRule : public UpdateRule {
   }
 
  protected:
+  const std::vector<Group>& groups() const { return groups_; }
   virtual Group read(const GroupValues& values, std::size_t index) const {
     Group group;
     for (const Setting<Group>& setting : settings_) {
@@ -110,6 +112,23 @@ class SgdRule : public KernelRule<SgdGroup> {
                    kernels::update<SgdGroup>),
         with_momentum_(with_momentum) {}
 
+  // torch's buffer begins with the first gradient under momentum, undamped; ours begins with the
+  // first step, so that a damped one cannot begin later.
+  void set_groups(const std::vector<GroupValues>& groups) override {
+    KernelRule::set_groups(groups);
+    for (std::size_t i = 0; i < this->groups().size(); ++i) {
+      const SgdGroup& group = this->groups()[i];
+      const bool known = i < had_momentum_.size();
+      SW_USER_CHECK(UsageError,
+                    !known || had_momentum_[i] || group.momentum == 0 || group.dampening == 0,
+                    "param_groups[", i, "]['momentum'] was 0 in the steps before and is ",
+                    group.momentum, " now, which takes a 'dampening' of 0, not ", group.dampening,
+                    "; set it to 0, or begin with momentum");
+      had_momentum_.resize(std::max(had_momentum_.size(), i + 1));
+      had_momentum_[i] = had_momentum_[i] || group.momentum != 0;
+    }
+  }
+
  protected:
   SgdGroup read(const GroupValues& values, std::size_t index) const override {
     const SgdGroup group = KernelRule::read(values, index);
@@ -121,6 +140,7 @@ class SgdRule : public KernelRule<SgdGroup> {
 
  private:
   bool with_momentum_;
+  std::vector<bool> had_momentum_;  // by group, in any step
 };
 
 class OutsideRule : public UpdateRule {

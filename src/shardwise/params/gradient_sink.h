@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace shardwise::params {
 
@@ -38,10 +38,10 @@ class PlainProduct : public Product {
 // layer that makes a gradient as a product may hand over the product instead.
 class GradientSink : public torch::autograd::FunctionPreHook {
  public:
-  // The product is the gradient of this parameter and, where count is more than 1, of those that
-  // follow it in its segment, rows below rows. True: it was carried out, and autograd gets no
-  // gradient for these parameters. False: nothing has happened.
-  virtual bool take_product(std::size_t count, const Product& product) = 0;
+  // The product is the gradient of the parameters of these sinks, rows below rows; this one is the
+  // first. True: it was carried out, and autograd gets no gradient for these parameters. False:
+  // nothing has happened.
+  virtual bool take_product(const std::vector<GradientSink*>& sinks, const Product& product) = 0;
 };
 
 }  // namespace shardwise::params

@@ -148,7 +148,7 @@ Engine::Engine(const EngineOptions& options, comm::ShardChannels channels,
                                       .channel = channels_.reduce.get()});
     boundary_ = std::make_unique<zero::Boundary>(channels_.everybody(), options_.device,
                                                  registry_.trainable_count(),
-                                                 optimizer_->norm_chunk_count(), boundary_rule());
+                                                 optimizer_->most_norm_chunks(), boundary_rule());
   }
   driver_->install();
   note_whole_parameters();
@@ -347,7 +347,7 @@ void Engine::admit(const std::set<int>& newcomers) {
   gatherer_.forget_buffers();
   reducer_.join(made);
   optimizer_->join(made);
-  boundary_->grow(registry_.trainable_count(), optimizer_->norm_chunk_count());
+  boundary_->grow(registry_.trainable_count(), optimizer_->most_norm_chunks());
   std::string without_group;
   for (const int index : newcomers) {
     const params::Parameter& parameter = registry_.parameters()[index].parameter();

@@ -214,10 +214,12 @@ TEST_P(EngineTest, ProductsAreCarriedOutInTheGradientsPlace) {
       const auto add = [&, products](const at::Tensor&) {
         for (int i = 0; i < products; ++i) {
           const params::PlainProduct product(left, right), other_shape(right, left);
-          const bool taken = model.engine().driver().product(1, 1, product);
+          const bool taken = model.engine().driver().product({1}, product);
           const std::scoped_lock lock(checks);
           EXPECT_TRUE(taken);
-          EXPECT_FALSE(model.engine().driver().product(1, 1, other_shape));
+          EXPECT_FALSE(model.engine().driver().product({1}, other_shape));
+          const params::PlainProduct twice(at::cat({left, left}), right);
+          EXPECT_FALSE(model.engine().driver().product({1, 1}, twice));  // one place, two parts
         }
       };
       loss.register_hook(add);

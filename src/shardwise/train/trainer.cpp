@@ -166,20 +166,24 @@ void Trainer::check_converged() const {
 void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t length = job_.data.sequence_length;
-  const at::Tensor losses = at::zeros({1}, engine_->rank().device);
+  const bool by_tokens = job_.engine.config().own.token_weighted_loss;
+  const at::Tensor sums = at::zeros({2}, engine_->rank().device);  // of weighted losses, of weights
   const at::Tensor ids = at::empty({batch.train_micro_batch_size_per_gpu, length}, at::kLong);
   for (bool updated = false; !updated;) {
     const models::Tokens tokens = token_rows(ids, loader_->next(values(ids)));
     const at::Tensor loss = engine_->loss(tokens);
-    engine_->backward(loss, at::scalar_tensor(tokens.predicted()));
-    if (tokens.predicted() > 0) {  // else the loss is 0 / 0
-      losses.add_(loss.detach(), 1.0 / static_cast<double>(batch.gradient_accumulation_steps));
+    const std::int64_t predicted = tokens.predicted();
+    engine_->backward(loss, at::scalar_tensor(predicted));
+    const std::int64_t weight = by_tokens ? predicted : 1;
+    if (predicted > 0) {  // else the loss is 0 / 0
+      sums[0].add_(loss.detach(), weight);
     }
+    sums[1].add_(weight);
     report_pending(sink);
     updated = engine_->step();
   }
-  engine_->sum_over_ranks(losses);
-  pending_ = {step, losses, engine_->last_lr()};
+  engine_->sum_over_ranks(sums);
+  pending_ = {step, sums[0] / sums[1], engine_->last_lr()};
   if (engine_->rank().device.is_cpu()) {
     report_pending(sink);
   }
@@ -193,7 +197,7 @@ void Trainer::report_pending(monitor::Sink& sink) {
   const kernels::BoundaryResult& result = *engine_->last_result();
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t tokens = batch.train_batch_size * job_.data.sequence_length;
-  const double loss = step.loss.item<double>() / engine_->rank().world_size;
+  const double loss = step.loss.item<double>();
   last_loss_ = loss;
   const Clock::time_point now = Clock::now();
   sink.step({.step = step.step,

@@ -32,7 +32,7 @@ class Trainer {
   // A step whose numbers have not been read yet: reading them waits for a GPU.
   struct PendingStep {
     std::int64_t step;
-    at::Tensor loss;  // [1] fp32, mean over this rank's micro-batches
+    at::Tensor loss;  // fp32 scalar: the mean that the step lowers, over all ranks
     double lr;
   };
 

@@ -53,9 +53,18 @@ class TakeGradient : public params::GradientSink {
     events->gradient(parameter_, gradients[0]);
     return {at::Tensor()};
   }
-  bool take_product(std::size_t count, const params::Product& product) override {
+  bool take_product(const std::vector<GradientSink*>& sinks,
+                    const params::Product& product) override {
     const auto events = events_.lock();
-    return events && events->product(parameter_, count, product);
+    std::vector<int> parameters;
+    for (const GradientSink* sink : sinks) {
+      const auto* one = dynamic_cast<const TakeGradient*>(sink);
+      if (!events || one == nullptr || one->events_.lock() != events) {
+        return false;
+      }
+      parameters.push_back(one->parameter_);
+    }
+    return events->product(parameters, product);
   }
 
  private:

@@ -26,8 +26,8 @@ class BackwardEvents : public device::LaunchWaiter {
   virtual void after_backward(int unit) = 0;
   // One gradient of a parameter, by its index in the registry.
   virtual void gradient(int parameter, const at::Tensor& gradient) = 0;
-  // The same of `count` parameters from this one on, as a product: see params::GradientSink.
-  virtual bool product(int parameter, std::size_t count, const params::Product& product) = 0;
+  // The same of some parameters as a product: see params::GradientSink.
+  virtual bool product(const std::vector<int>& parameters, const params::Product& product) = 0;
   // Passes through the unit whose backward is still to come.
   virtual void add_pending(int unit, int change) = 0;
 };

@@ -1,8 +1,10 @@
 #include "shardwise/zero/reducer.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "shardwise/base/check.h"
@@ -21,6 +23,12 @@ constexpr std::size_t kMaxInFlight = 2;
 // Gradients are collected up to this many elements, so that large ones are not held twice for long
 // while the many small ones of a block share a kernel.
 constexpr std::int64_t kMaxCollected = 1 << 24;
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.layout() == b.layout() && a.scalar_type() == b.scalar_type() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.const_data_ptr() == b.const_data_ptr();
+}
 
 }  // namespace
 
@@ -82,8 +90,17 @@ void Reducer::write(int index, const at::Tensor& gradient) {
                 "the gradient of ", parameter.name, " has shape ", gradient.sizes(),
                 " but the parameter had shape ", at::IntArrayRef(parameter.sizes),
                 " when the engine was made");
+  const bool watched = torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) != nullptr;
+  SW_USER_CHECK(UsageError, !watched || !options_.plan.shard_gradients, "parameter ",
+                parameter.name,
+                " has a hook by register_post_accumulate_grad_hook(), which wants to see its "
+                "gradients in .grad, where ZeRO stages 2 and 3 have none: use stage 0 or 1, or "
+                "register_hook(), which gets each gradient");
   if (parameter.trainable >= 0) {
     write_slot(*address.segment, address.slot, gradient);
+    if (watched) {
+      flush_segment(*address.segment);
+    }
     return;
   }
   const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
@@ -106,7 +123,7 @@ at::Tensor& Reducer::waiting(int index) {
 }
 
 // Before a gradient of the parameter is written or added to the flat buffer.
-void Reducer::begin_writing(Segment& segment, int slot) {
+void Reducer::begin_writing(const Segment& segment, int slot) {
   State& state = states_[segment.id];
   const Parameter& parameter = segment.parameters[slot];
   if (!state.whole.defined()) {
@@ -117,9 +134,13 @@ void Reducer::begin_writing(Segment& segment, int slot) {
   }
   if (!options_.plan.shard_gradients) {
     at::Tensor& visible = parameter.tensor.mutable_grad();
+    if (visible.defined() && !same_memory(visible, views(segment)[slot])) {
+      flush_segment(segment);
+      take_replaced(segment);
+    }
     if (!visible.defined()) {  // new, or thrown away by the user
       state.in_whole[slot] = 0;
-      visible = views(segment)[slot];
+      visible = views(segment)[slot].detach();  // not ours: a user may set its data
     }
   }
   written_[parameter.trainable] = 1;
@@ -127,7 +148,7 @@ void Reducer::begin_writing(Segment& segment, int slot) {
   finished_ = false;
 }
 
-void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient) {
+void Reducer::write_slot(const Segment& segment, int slot, const at::Tensor& gradient) {
   begin_writing(segment, slot);
   State& state = states_[segment.id];
   state.collected[slot] = gradient.is_sparse() ? gradient.to_dense() : gradient;
@@ -137,57 +158,55 @@ void Reducer::write_slot(Segment& segment, int slot, const at::Tensor& gradient)
   }
 }
 
-// Whether the parameters' places together are a matrix of the product's shape.
-bool Reducer::fits_product(int index, std::size_t count, const params::Product& product) const {
-  const std::size_t first = static_cast<std::size_t>(index);
-  const Segment& segment = *registry_.parameters()[first].segment;
-  std::int64_t end = registry_.parameters()[first].parameter().place.begin;
-  for (std::size_t i = first; i < first + count; ++i) {
-    if (i >= registry_.parameters().size() || registry_.parameters()[i].segment != &segment) {
-      return false;
-    }
-    const Parameter& parameter = registry_.parameters()[i].parameter();
-    const bool fits = parameter.trainable >= 0 && parameter.place.begin == end &&
-                      parameter.sizes.size() == 2 && parameter.sizes[1] == product.columns() &&
+// Whether the parameters' places, one behind the other, are a matrix of the product's shape.
+bool Reducer::fits_product(const std::vector<int>& indices, const params::Product& product) const {
+  const params::ParameterAddress& first = registry_.parameters()[indices.front()];
+  const std::int64_t begin = first.parameter().place.begin;
+  std::int64_t end = begin;
+  for (const int index : indices) {
+    const params::ParameterAddress& address = registry_.parameters()[index];
+    const Parameter& parameter = address.parameter();
+    const bool fits = address.segment == first.segment && parameter.trainable >= 0 &&
+                      parameter.place.begin == end && parameter.sizes.size() == 2 &&
+                      parameter.sizes[1] == product.columns() &&
                       parameter.strides == std::vector<std::int64_t>{product.columns(), 1};
     if (!fits) {
       return false;
     }
     end = parameter.place.end;
   }
-  return end - registry_.parameters()[first].parameter().place.begin ==
-         product.rows() * product.columns();
+  return end - begin == product.rows() * product.columns();
 }
 
-bool Reducer::write_product(int index, std::size_t count, const params::Product& product) {
-  const params::ParameterAddress& first = registry_.parameters()[index];
-  Segment& segment = *first.segment;
+bool Reducer::write_product(const std::vector<int>& indices, const params::Product& product) {
+  const params::ParameterAddress& first = registry_.parameters()[indices.front()];
+  const Segment& segment = *first.segment;
   State& state = states_[segment.id];
   const at::ScalarType fresh =
       options_.plan.shard_gradients ? segment.dtype : accumulator_dtype(segment);
   const at::ScalarType into = state.whole.defined() ? state.whole.scalar_type() : fresh;
-  if (!product.goes_into(into) || !fits_product(index, count, product)) {
+  if (!product.goes_into(into) || !fits_product(indices, product)) {
     return false;
   }
   const at::NoGradGuard no_grad;
-  std::size_t present = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const int slot = first.slot + static_cast<int>(i);
-    begin_writing(segment, slot);
-    present += state.in_whole[static_cast<std::size_t>(slot)];
+  std::vector<std::size_t> slots, missing;
+  for (const int index : indices) {
+    slots.push_back(static_cast<std::size_t>(registry_.parameters()[index].slot));
+    begin_writing(segment, registry_.parameters()[index].slot);
+  }
+  std::copy_if(slots.begin(), slots.end(), std::back_inserter(missing),
+               [&](std::size_t slot) { return !state.in_whole[slot]; });
+  if (missing.size() < slots.size()) {  // some begin and some go on: those start from zero
+    for (const std::size_t slot : missing) {
+      views(segment)[slot].zero_();
+    }
   }
   const at::Tensor place = state.whole.as_strided(
       {product.rows(), product.columns()}, {product.columns(), 1}, first.parameter().place.begin);
-  if (present != 0 && present != count) {  // some begin and some go on: those start from zero
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t slot = static_cast<std::size_t>(first.slot) + i;
-      if (!state.in_whole[slot]) {
-        views(segment)[slot].zero_();
-      }
-    }
+  product.write(place, /*add=*/missing.size() < slots.size());
+  for (const std::size_t slot : slots) {
+    state.in_whole[slot] = 1;
   }
-  product.write(place, /*add=*/present > 0);
-  std::fill_n(state.in_whole.begin() + first.slot, count, std::uint8_t{1});
   return true;
 }
 
@@ -316,21 +335,37 @@ void Reducer::wait_oldest() {
 // Whoever sets `.grad` to None has thrown the gradient away, as in plain PyTorch.
 void Reducer::drop_vanished(const Segment& segment) {
   flush_segment(segment);
-  State& state = states_[segment.id];
+  take_replaced(segment);
   for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
     const Parameter& parameter = segment.parameters[slot];
-    const at::Tensor& visible = parameter.tensor.grad();
-    if (!visible.defined()) {
-      state.in_whole[slot] = 0;
+    if (!parameter.tensor.grad().defined()) {
+      states_[segment.id].in_whole[slot] = 0;
       written_[parameter.trainable] = 0;
-      continue;
     }
-    const at::Tensor& target = views(segment)[slot];
-    if (!visible.is_alias_of(target)) {  // replaced by the user
-      target.copy_(visible);
-      state.in_whole[slot] = 1;
-      written_[parameter.trainable] = 1;
+  }
+}
+
+// A tensor that the user has put in place of `.grad` is the sum from then on, as in plain PyTorch.
+// All of a segment at once: they may be each other's.
+void Reducer::take_replaced(const Segment& segment) {
+  State& state = states_[segment.id];
+  const std::vector<at::Tensor>& targets = views(segment);
+  std::vector<std::pair<std::size_t, at::Tensor>> replaced;
+  for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
+    const at::Tensor& visible = segment.parameters[slot].tensor.grad();
+    if (visible.defined() && !same_memory(visible, targets[slot])) {
+      const bool dense = visible.layout() == at::kStrided;
+      replaced.emplace_back(slot, dense && !visible.is_alias_of(state.whole) ? visible
+                                  : dense                                    ? visible.clone()
+                                                                             : visible.to_dense());
     }
+  }
+  for (const auto& [slot, value] : replaced) {
+    const Parameter& parameter = segment.parameters[slot];
+    targets[slot].copy_(value);
+    parameter.tensor.mutable_grad() = targets[slot].detach();
+    state.in_whole[slot] = 1;
+    written_[parameter.trainable] = 1;
   }
 }
 
@@ -521,7 +556,7 @@ void Reducer::overwrite(const Segment& segment, int slot, const at::Tensor& valu
   const Parameter& parameter = segment.parameters[slot];
   const at::Tensor& target = views(segment)[slot];
   target.copy_(value).mul_(factor);
-  parameter.tensor.mutable_grad() = target;
+  parameter.tensor.mutable_grad() = target.detach();
   states_[segment.id].in_whole[slot] = 1;
   note_written(parameter);
 }

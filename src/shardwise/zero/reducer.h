@@ -41,12 +41,13 @@ class Reducer {
 
   // One gradient of the present backward, of a parameter by its index. `gradient` is kept until the
   // next flush or reduction and must not change until then. That of a parameter in a frozen segment
-  // is added up on this rank, whole, until join().
+  // is added up on this rank, whole, until join(). Throws UsageError for a parameter with a hook
+  // that wants to see its sum in `.grad`, where there is none (stages 2–3).
   void write(int parameter, const at::Tensor& gradient);
-  // The same of `count` parameters that lie one behind the other from this one on, as a product,
-  // which is carried out in their place in the flat buffer. False where that cannot be, and nothing
-  // has happened.
-  bool write_product(int parameter, std::size_t count, const params::Product& product);
+  // The same of some parameters as a product, rows below rows, which is carried out in their place
+  // in the flat buffer. False where that cannot be, as where they do not lie one behind the other,
+  // and nothing has happened.
+  bool write_product(const std::vector<int>& parameters, const params::Product& product);
   // Carries out what write() has collected: a few fused kernels instead of one a parameter.
   void flush();
   // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ. It is
@@ -108,9 +109,10 @@ class Reducer {
     const params::Segment* segment = nullptr;
   };
 
-  void write_slot(params::Segment& segment, int slot, const at::Tensor& gradient);
-  void begin_writing(params::Segment& segment, int slot);
-  bool fits_product(int parameter, std::size_t count, const params::Product& product) const;
+  void write_slot(const params::Segment& segment, int slot, const at::Tensor& gradient);
+  void begin_writing(const params::Segment& segment, int slot);
+  void take_replaced(const params::Segment& segment);
+  bool fits_product(const std::vector<int>& parameters, const params::Product& product) const;
   at::Tensor& waiting(int parameter);
   void drop_visible();
   void write_waiting(params::Segment& segment);

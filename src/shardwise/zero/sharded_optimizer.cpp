@@ -183,12 +183,14 @@ ShardedOptimizer::Table ShardedOptimizer::make_table(bool for_norm) const {
     }
     // Matrices of Muon count for the norm, and no kernel updates them.
     if (segment->trainable && (for_norm || !segment->whole_matrices)) {
-      params::Range& own = table.chunks_of[segment->id];
-      own.begin = static_cast<std::int64_t>(chunks.size());
+      const std::size_t begin = chunks.size();
       append_chunks(*segment,
                     for_norm ? segment->layout.shard_of(options_.rank) : shards_[segment->id].range,
                     chunks);
-      own.end = static_cast<std::int64_t>(chunks.size());
+      table.most_chunks += static_cast<std::int64_t>(chunks.size() - begin);
+      std::erase_if(chunks, [](const kernels::Chunk& chunk) { return chunk.group < 0; });
+      table.chunks_of[segment->id] = {static_cast<std::int64_t>(begin),
+                                      static_cast<std::int64_t>(chunks.size())};
     }
   }
   table.chunk_count = static_cast<std::int64_t>(chunks.size());

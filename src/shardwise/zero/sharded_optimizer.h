@@ -46,9 +46,11 @@ class ShardedOptimizer {
   ShardedOptimizer(const params::Registry& registry, const Reducer& reducer,
                    const ShardedOptimizerOptions& options);
 
-  // This rank's slices, for the norm. Valid on the device of the parameters.
+  // This rank's slices of parameters that are in a group, for the norm. Valid on the device of the
+  // parameters.
   const kernels::ChunkTable& norm_table();
-  std::int64_t norm_chunk_count() const { return own_.chunk_count; }
+  // Of the norm's table, once all parameters are in groups.
+  std::int64_t most_norm_chunks() const { return own_.most_chunks; }
 
   // Hyperparameters of the coming update. Throws UsageError and changes nothing if they do not fit.
   void set_groups(const std::vector<optim::GroupValues>& groups);
@@ -100,6 +102,7 @@ class ShardedOptimizer {
     std::vector<params::Range> chunks_of;  // by segment id
     std::vector<kernels::ShardPointers> uploaded;
     std::int64_t chunk_count = 0;
+    std::int64_t most_chunks = 0;  // with those of parameters that are in no group yet
     kernels::ChunkTable view;
     bool for_norm = true;
     at::Device device = at::kCPU;

@@ -246,10 +246,10 @@ void UnitDriver::gradient(int parameter, const at::Tensor& gradient) {
   reducer_.write(parameter, factor == 1.0 ? gradient : gradient * factor);
 }
 
-bool UnitDriver::product(int parameter, std::size_t count, const params::Product& product) {
+bool UnitDriver::product(const std::vector<int>& parameters, const params::Product& product) {
   const Timer timer(*this, &times_.backward_seconds);
   watch_backward_end();
-  return gradient_factor() == 1.0 && reducer_.write_product(parameter, count, product);
+  return gradient_factor() == 1.0 && reducer_.write_product(parameters, product);
 }
 
 double UnitDriver::gradient_factor() {

@@ -53,7 +53,7 @@ class UnitDriver : public params::UnitEvents,
   void before_backward(int unit) override;
   void after_backward(int unit) override;
   void gradient(int parameter, const at::Tensor& gradient) override;
-  bool product(int parameter, std::size_t count, const params::Product& product) override;
+  bool product(const std::vector<int>& parameters, const params::Product& product) override;
   void add_pending(int unit, int change) override { pending_[unit] += change; }
   void launch_point() override;
 
