@@ -25,9 +25,8 @@ constexpr std::size_t kMaxInFlight = 2;
 constexpr std::int64_t kMaxCollected = 1 << 24;
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.layout() == b.layout() && a.scalar_type() == b.scalar_type() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.const_data_ptr() == b.const_data_ptr();
+  return a.layout() == b.layout() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.const_data_ptr() == b.const_data_ptr();
 }
 
 }  // namespace
