@@ -78,7 +78,8 @@ void add_precision_fields(FieldList& list) {
       .derived();
   list.in_python("torch_autocast.lower_precision_safe_modules", words({}).or_null(),
                  "Module classes by their full names, whose gradients, and at stage 3 parameters, "
-                 "travel in that dtype. null: torch.nn.Linear, Conv1d, Conv2d and Conv3d, unless "
+                 "travel in that dtype, but for those that a module of another class has too. "
+                 "null: torch.nn.Linear, Conv1d, Conv2d and Conv3d, unless "
                  "communication_data_type is given.");
 
   list.section("amp", "NVIDIA Apex mixed precision.").removed();
