@@ -26,6 +26,12 @@ void check_tokens(const ModelConfig& config, const Tokens& tokens) {
                 config.longest_sequence, "); use shorter sequences");
 }
 
+// A copy from pageable memory would wait for all that the GPU has to do before it.
+at::Tensor moved(const at::Tensor& tensor, at::Device device) {
+  const bool waits = tensor.is_cpu() && !device.is_cpu() && !tensor.is_pinned();
+  return waits ? tensor.pin_memory().to(device, /*non_blocking=*/true) : tensor.to(device);
+}
+
 std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
   return tensor.requires_grad() ? std::vector<at::Tensor>{tensor} : std::vector<at::Tensor>{};
 }
@@ -33,12 +39,12 @@ std::vector<at::Tensor> tracked(const at::Tensor& tensor) {
 }  // namespace
 
 Tokens Tokens::to(at::Device device) const {
-  Tokens moved(ids.to(device), documents);
+  Tokens there(moved(ids, device), documents);
   if (documents) {
     ops::check_documents(*documents, ids.size(0), ids.size(1), ids.device());
-    moved.documents->offsets = documents->offsets.to(device);
+    there.documents->offsets = moved(documents->offsets, device);
   }
-  return moved;
+  return there;
 }
 
 std::int64_t Tokens::predicted() const {

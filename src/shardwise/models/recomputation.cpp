@@ -2,9 +2,11 @@
 // A node of ours stands for the whole computation. Its edges lead to the inputs and to the leaves,
 // so gradients of parameters leave it as those of any other node, and whoever hooks AccumulateGrad
 // sees them once. Inside, an autograd graph of its own lives from the recomputation to the end of
-// apply(); torch::autograd::grad differentiates it. The first run records a graph too, which is
-// dropped at once: some kernels (attention) are chosen by whether gradients are wanted, and a first
-// run without them could give other bits.
+// apply(). In a backward for all leaves it is one inside of that, and the leaves' gradients do not
+// leave by the node: their hooks take them inside, products as such. Where some are asked for, or
+// gradients of gradients, torch::autograd::grad differentiates it. The first run records a graph
+// too, which is dropped at once: some kernels (attention) are chosen by whether gradients are
+// wanted, and a first run without them could give other bits.
 //
 // A projection needs its input x for the gradient of its matrix alone. Where x has a source the
 // projection asks that for it. A node as above computes x at the first request of a backward and
@@ -108,13 +110,21 @@ class Recomputation : public Node, public Source {
     variable_list sources = std::move(present_);
     forget();
     sources.insert(sources.end(), leaves_.begin(), leaves_.end());
+    const bool record = at::GradMode::is_enabled();
+    const auto* asked = torch::autograd::get_current_graph_task_exec_info();
+    if (!record && asked != nullptr && asked->empty()) {
+      torch::autograd::backward({result}, {gradients[0]});
+      for (std::size_t i = 0; i < inputs_.size(); ++i) {
+        all[i] = sources[i].grad();
+      }
+      return all;
+    }
     variable_list wanted;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       if (task_should_compute_output(i)) {
         wanted.push_back(sources[i]);
       }
     }
-    const bool record = at::GradMode::is_enabled();
     variable_list found = torch::autograd::grad({result}, wanted, {gradients[0]}, record, record,
                                                 /*allow_unused=*/true);
     auto next = found.begin();

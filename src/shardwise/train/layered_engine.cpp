@@ -64,7 +64,9 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
 }
 
 at::Tensor LayeredEngine::loss(const models::Tokens& tokens) {
-  return loss(tokens, models::next_token_targets(tokens));
+  const models::Tokens there = tokens.to(rank_.device);
+  return model_.loss(there, models::next_token_targets(there), &core_->driver(),
+                     announced_factor(tokens));
 }
 
 at::Tensor LayeredEngine::loss(const models::Tokens& tokens, const at::Tensor& targets) {

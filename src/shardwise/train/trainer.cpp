@@ -173,7 +173,7 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
     const models::Tokens tokens = token_rows(ids, loader_->next(values(ids)));
     const at::Tensor loss = engine_->loss(tokens);
     const std::int64_t predicted = tokens.predicted();
-    engine_->backward(loss, at::scalar_tensor(predicted));
+    engine_->backward(loss, at::full({}, predicted, sums.options().dtype(at::kLong)));
     const std::int64_t weight = by_tokens ? predicted : 1;
     if (predicted > 0) {  // else the loss is 0 / 0
       sums[0].add_(loss.detach(), weight);
@@ -183,8 +183,13 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
     updated = engine_->step();
   }
   engine_->sum_over_ranks(sums);
-  pending_ = {step, sums[0] / sums[1], engine_->last_lr()};
-  if (engine_->rank().device.is_cpu()) {
+  const at::Device device = engine_->rank().device;
+  const at::Tensor mean =
+      at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(!device.is_cpu()));
+  mean.copy_(sums[0] / sums[1], /*non_blocking=*/true);
+  pending_ = PendingStep{step, mean, device::Event(device), engine_->last_lr()};
+  pending_->arrived.record();
+  if (device.is_cpu()) {
     report_pending(sink);
   }
 }
@@ -193,7 +198,8 @@ void Trainer::report_pending(monitor::Sink& sink) {
   if (!pending_) {
     return;
   }
-  const PendingStep step = *std::exchange(pending_, std::nullopt);
+  PendingStep step = *std::exchange(pending_, std::nullopt);
+  step.arrived.synchronize();
   const kernels::BoundaryResult& result = *engine_->last_result();
   const config::BatchConfig& batch = job_.engine.config().batch;
   const std::int64_t tokens = batch.train_batch_size * job_.data.sequence_length;

@@ -9,6 +9,7 @@
 #include "shardwise/data/corpus.h"
 #include "shardwise/data/token_loader.h"
 #include "shardwise/data/tokenizer.h"
+#include "shardwise/device/stream.h"
 #include "shardwise/monitor/monitor.h"
 #include "shardwise/train/layered_engine.h"
 #include "shardwise/train/stop_signal.h"
@@ -32,7 +33,8 @@ class Trainer {
   // A step whose numbers have not been read yet: reading them waits for a GPU.
   struct PendingStep {
     std::int64_t step;
-    at::Tensor loss;  // fp32 scalar: the mean that the step lowers, over all ranks
+    at::Tensor loss;  // fp32 scalar on the host: the mean that the step lowers, over all ranks
+    device::Event arrived;
     double lr;
   };
 
