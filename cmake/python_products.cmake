@@ -8,7 +8,7 @@ function(sw_stage name file folder)
   add_custom_target(stage_${name}
     COMMAND "${CMAKE_COMMAND}" "-DFILE=${file}" "-DFOLDER=${folder}"
             -P "${PROJECT_SOURCE_DIR}/cmake/stage.cmake"
-    COMMENT "" VERBATIM)
+    COMMENT "Staging ${name}" VERBATIM)
   if(ARGN)
     add_dependencies(stage_${name} ${ARGN})
   endif()

@@ -131,7 +131,7 @@ def test_curves_of_job_files_follow_bf16(model_type, tmp_path):
         found, held_out, text = curve(tmp_path, recipe, *settings)
         assert found != plain and found[-1] < 0.7 * found[0]
         allowed = 2 * ROUNDOFF[recipe] * of_bf16
-        assert "stay in bf16" not in text
+        assert "stay in bf16" not in text and f"run in fp8 ({recipe})" in text
         assert max(abs(a - b) for a, b in zip(found, exact, strict=True)) <= allowed
         assert abs(held_out - exact_held_out) <= allowed
         # At stage 3 parameters lie elsewhere; scales are of the same matrices.

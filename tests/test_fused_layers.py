@@ -22,7 +22,7 @@ def tensors_of(model, tokens, labels=None, **more):
     model.zero_grad()
     output = model(tokens, labels=tokens if labels is None else labels, **more)
     output.loss.backward()
-    found = {name: p.grad.float() for name, p in model.named_parameters()}
+    found = {name: p.grad.float().clone() for name, p in model.named_parameters()}
     return found | {"logits": output.logits.detach().float(), "loss": output.loss.detach().float()}
 
 

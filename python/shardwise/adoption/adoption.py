@@ -62,7 +62,7 @@ class Adoption:
         return [(module, state) for module, state in states if isinstance(state, head.FusedHead)]
 
     def check_fp8(self, model: nn.Module) -> None:
-        """Refuses a model without a product that ``shardwise.fp8`` acts on; says which stay.
+        """Refuses a model without a product that ``shardwise.fp8`` acts on; says which run in it.
 
         Where a matrix fits, so does all that it is joined with, or o where only q fits.
         """
@@ -85,8 +85,7 @@ class Adoption:
         }
         misfits = [name for name, fit in fits.items() if not fit]
         _C.check_some_fit_float8(self.common.fp8, any(fits.values()))
-        if misfits:
-            log(_C.describe_fp8_misfits(misfits))
+        log(_C.describe_fp8(self.common.fp8, misfits))
 
     def undo(self) -> None:
         """Every module has the forward of its class again."""

@@ -47,7 +47,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help="MiB of the whole tensor, separated by commas; default "
         + ", on the CPU ".join(",".join(map(str, sizes)) for sizes in SIZES.values()),
     )
-    command.add_argument("--json", metavar="FILE", help="the table, for `shardwise bench compare`")
+    command.add_argument("--json", metavar="FILE", help="the table, for bench compare")
 
 
 # ---- in each rank

@@ -40,7 +40,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         default=levels[-1],
         help="instruction set of the CPU kernels; they take OMP_NUM_THREADS threads",
     )
-    command.add_argument("--json", metavar="FILE", help="the table, for `shardwise bench compare`")
+    command.add_argument("--json", metavar="FILE", help="the table, for bench compare")
 
 
 def row_of(timed: _C.KernelTime) -> dict[str, Any]:

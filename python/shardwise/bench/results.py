@@ -60,6 +60,8 @@ def results_of(
     results = [json.loads(line[line.index(RESULT) + len(RESULT) :]) for line in lines]
     if done.returncode == 0 and results:
         return results, ""
+    if done.returncode == -signal.SIGKILL:
+        return results, "killed, most likely because the memory of the machine ran out"
     said = [line for line in done.stderr.splitlines() if line.strip()]
     errors = [line for line in said if re.search(r"\w(Error|Exception): ", line)]  # warnings follow
     cause = (errors or said or [f"exit status {done.returncode}"])[-1]

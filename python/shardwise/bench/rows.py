@@ -165,7 +165,9 @@ def native(shape: Shape, options: dict[str, Any]) -> dict[str, Any]:
         command = [program, "train", str(folder / "job.json"), *ranks]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
+            said = [text for text in done.stderr.splitlines() if text.strip()]
+            errors = [text for text in said if "error" in text.lower()]
+            raise RuntimeError((errors or said or [f"exit status {done.returncode}"])[-1])
         lines = (folder / "output" / "log.jsonl").read_text().splitlines()
         parts = {}
         if traced_steps:

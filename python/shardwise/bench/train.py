@@ -127,16 +127,24 @@ def line(row: dict[str, Any], width: int) -> str:
 
 def add_options(command: argparse.ArgumentParser) -> None:
     keys = [row.key for row in ROWS]
-    command.add_argument("--shape", choices=SHAPES, default="llama-1b")
-    command.add_argument("--gpus", type=positive, default=1)
+    command.add_argument(
+        "--shape", choices=SHAPES, help="default: llama-1b, or tiny where torch finds no GPU"
+    )
+    command.add_argument(
+        "--gpus", type=positive, default=1, help="of this machine; processes without a GPU"
+    )
     command.add_argument(
         "--rows",
         type=lambda words: words.split(","),
         default=[],
         help=f"only these, separated by commas: {', '.join(keys)}",
     )
-    command.add_argument("--steps", type=positive, default=5, help="timed in a row")
-    command.add_argument("--repeats", type=positive, default=3, help="of these; the median counts")
+    command.add_argument(
+        "--steps", type=positive, default=5, help="timed in a row, as one measurement"
+    )
+    command.add_argument(
+        "--repeats", type=positive, default=3, help="measurements of a row; their median counts"
+    )
     command.add_argument("--warmup", type=positive, default=4)
     command.add_argument(
         "--recompute",
@@ -149,7 +157,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help="also trace three more steps of each row: time of kernels by kind, how busy the GPU "
         "is, and communication that nothing hides. The longest kernels go to the JSON",
     )
-    command.add_argument("--json", metavar="FILE", help="the table, for `shardwise bench compare`")
+    command.add_argument("--json", metavar="FILE", help="the table, for bench compare")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -164,6 +172,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     check(arguments)
+    arguments.shape = arguments.shape or ("llama-1b" if torch.cuda.is_available() else "tiny")
     shape = SHAPES[arguments.shape]
     chosen = rows_for(arguments.rows, arguments.gpus)
     flops = shape.flops_per_token(parameter_count(shape))

@@ -81,7 +81,7 @@ void register_models(py::module_& module) {
   module.attr("FLOAT8_MULTIPLE") = ops::kFloat8Multiple;
   module.def("check_some_fit_float8", &ops::check_some_fit_float8, py::arg("setting"),
              py::arg("some_fit"));
-  module.def("describe_fp8_misfits", &precision::describe_fp8_misfits, py::arg("matrices"));
+  module.def("describe_fp8", &precision::describe_fp8, py::arg("setting"), py::arg("misfits"));
   module.def(
       "next_token_targets",
       [](const at::Tensor& tokens, const DocumentPair& documents) {

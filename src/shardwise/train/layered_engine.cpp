@@ -50,9 +50,9 @@ LayeredEngine::LayeredEngine(models::Model model, const config::Resolved& config
       schedule_(optim::make_schedule(config_.scheduler)) {
   model_.set_training(true);
   model_.set_activation_checkpointing(config_.own.activation_checkpointing);
-  const std::string misfits = precision::describe_fp8_misfits(model_.set_fp8(config_.own.fp8));
-  if (!misfits.empty() && rank_.rank == 0) {
-    log_info(misfits);
+  const std::vector<std::string> misfits = model_.set_fp8(config_.own.fp8);
+  if (config_.own.fp8 != "off" && rank_.rank == 0) {
+    log_info(precision::describe_fp8(config_.own.fp8, misfits));
   }
   const EngineOptions options{.config = config_,
                               .device = rank_.device,

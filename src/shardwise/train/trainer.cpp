@@ -110,6 +110,7 @@ monitor::RunInfo Trainer::describe() const {
   const config::Config& config = job_.engine.config();
   return {.title = concat(engine_->model().config().model_type, ", ",
                           engine_->model().parameter_count(), " parameters, ", config.model_dtype(),
+                          config.own.fp8 == "off" ? "" : concat(" and fp8 ", config.own.fp8),
                           ", ZeRO ", config.zero.stage, ", ", engine_->rank().world_size,
                           " rank(s) on ", engine_->rank().device.is_cpu() ? "CPU" : "GPU"),
           .steps = job_.training.steps,
