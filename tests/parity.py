@@ -226,6 +226,10 @@ def tolerances(case: Case, plain: dict, truth: Truth) -> dict:
     mean = eps / models.SAMPLES**0.5
     in_products = eps_of_gradients(case.model) or eps
     norms = in_products / models.SAMPLES**0.5
+    # The scale of an error that n numbers show is known to one part in sqrt(2 n), and a run has a
+    # loss and a norm a step: three standard deviations of it.
+    few = 1 + 3 / (2 * len(plain["norms"])) ** 0.5
+    errors |= {kind: few * errors[kind] for kind in ("losses", "norms")}
     floors = {"losses": mean, "norms": norms, "gradients": 0.0, "weights": eps, "masters": 0.0}
     return {k: max(2 * errors[k], floors[k]) for k in kinds}
 

@@ -138,6 +138,29 @@ def test_graphs_that_are_used_twice_and_outlive_the_model(setting):
         loss.backward()
 
 
+def hooked(setting, register):
+    """What a hook on a matrix saw, and the gradient it left, of two passes in one backward."""
+    model = make(LLAMA, setting)
+    weight = dict(model.named_parameters())["model.layers.1.mlp.down_proj.weight"]
+    seen = []
+
+    def halve(tensor):
+        seen.append((tensor if register == "register_hook" else tensor.grad).clone())
+        return seen[-1] / 2 if register == "register_hook" else None
+
+    getattr(weight, register)(halve)
+    (loss_of(model) + loss_of(model, 1)).backward()
+    return seen, weight.grad
+
+
+@pytest.mark.parametrize("setting", ["selective", "full"])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_see_a_gradient_once(register, setting):
+    (seen, left), (right, right_left) = hooked(setting, register), hooked("off", register)
+    assert len(seen) == len(right) == 1
+    assert torch.equal(seen[0], right[0]) and torch.equal(left, right_left)
+
+
 def test_words_that_are_none_of_the_settings():
     with pytest.raises(UsageError, match='"selective" or "full", not "some"'):
         make(GPT2, "some")

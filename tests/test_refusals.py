@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from parity import make_engine
 from steps import STAGES, config, engine_of, samples, train_step
+from torch import nn
 
 import shardwise
 
@@ -284,9 +285,9 @@ def rank_loads_other_values(stage):
         states = [engine.state_dict()]
         dist.broadcast_object_list(states, 0)
         same = states[0]
-        negated = {**same, "head.weight": -same["head.weight"]}
+        turned = {**same, "head.weight": same["head.weight"].flip(0)}
         without = {k: v for k, v in same.items() if k != "head.weight"}
-        for other in (negated, without, {}):
+        for other in (turned, without, {}):
             mine = other if dist.get_rank() == 1 else same
             message = message_of(
                 lambda m=mine: engine.load_state_dict(m, strict=False), shardwise.UsageError
@@ -302,3 +303,30 @@ def rank_loads_other_values(stage):
 @STAGES
 def test_a_state_with_other_values_on_one_rank(stage, pool):
     pool.run(rank_loads_other_values, stage, ranks=2)
+
+
+class Counting(nn.Linear):
+    """A module that keeps something beside tensors."""
+
+    kept = 0
+
+    def get_extra_state(self):
+        return {"kept": self.kept}
+
+    def set_extra_state(self, state):
+        self.kept = state["kept"]
+
+
+def rank_loads_extra_states(stage):
+    model = nn.Sequential(Counting(4, 4), nn.Linear(4, 4))
+    with make_engine(model, config(stage)) as engine:
+        states = [engine.state_dict()]
+        dist.broadcast_object_list(states, 0)
+        states[0]["0._extra_state"] = {"kept": 7}
+        engine.load_state_dict(states[0])
+        assert model[0].kept == 7
+
+
+@STAGES
+def test_states_beside_tensors_are_loaded(stage, pool):
+    pool.run(rank_loads_extra_states, stage, ranks=2)

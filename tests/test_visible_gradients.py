@@ -1,7 +1,9 @@
 """`.grad` at stages 0 and 1, as the user's program sees and changes it; which gradients count."""
 
+import models
 import pytest
 import torch
+import torch.distributed as dist
 from parity import make_engine
 from rules import ExactGradients, numbers
 from steps import STAGES, config
@@ -124,6 +126,93 @@ def rank_replaced(stage, change, micro_batches):
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_replaced_gradient_is_the_sum_from_then_on(change, micro_batches, stage, pool):
     pool.run(rank_replaced, stage, change, micro_batches, ranks=2)
+
+
+# ---- gradients of several units
+
+
+def first_and_second(model):
+    return model.blocks[0].up.weight, model.blocks[1].up.weight
+
+
+def swap_units(model):
+    first, second = first_and_second(model)
+    first.grad, second.grad = second.grad, first.grad
+
+
+def share(model):
+    first, second = first_and_second(model)
+    first.grad = second.grad
+
+
+def halve_by_a_hook(model):
+    """The gradient of the second block is there when that of the first arrives."""
+    first, second = first_and_second(model)
+
+    def halve(parameter):
+        second.grad = second.grad * 0.5
+
+    first.register_post_accumulate_grad_hook(halve)
+
+
+BY_HAND = {f.__name__: f for f in (swap_units, share)}
+BY_HOOK = {f.__name__: f for f in (halve_by_a_hook,)}
+
+
+def rank_units(stage, change):
+    world = dist.get_world_size()
+    plain, model = models.build("mlp"), models.build("mlp")
+    for one in (plain, model):
+        BY_HOOK.get(change, nothing)(one)
+    act = BY_HAND.get(change, nothing)
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    settings = config(stage, optimizer={"type": "SGD", "params": {"lr": 0.1}})
+    with make_engine(model, settings) as engine:
+        for step in range(2):
+            micros = models.micro_batches("mlp", step, world, "cpu", torch.float32)
+            (sum(plain(**micro) for micro in micros) / world).backward()
+            act(plain)
+            sgd.step()
+            sgd.zero_grad()
+            engine.backward(engine(**micros[dist.get_rank()]))
+            act(model)
+            engine.step()
+        found = engine.state_dict()
+    for name, weight in plain.named_parameters():
+        if found:
+            torch.testing.assert_close(found[name], weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@WHOLE
+@pytest.mark.parametrize("change", [*BY_HAND, *BY_HOOK])
+def test_gradients_change_places_between_units(change, stage, pool):
+    pool.run(rank_units, stage, change, ranks=2)
+
+
+def rank_kept(stage, drop):
+    """A gradient that the program keeps is its own once it is no parameter's any more."""
+    model = ExactGradients(SHAPES)
+    with make_engine(model, config(stage, 2)) as engine:
+        kept = []
+        for micro in range(4):
+            engine.backward(engine(micro))
+            gradients = [part.grad for part in model.parts]
+            if drop:
+                for part in model.parts:
+                    part.grad = None
+                kept.append((gradients, [gradient.clone() for gradient in gradients]))
+            engine.step()
+            if not drop and micro % 2:
+                kept.append((gradients, [gradient.clone() for gradient in gradients]))
+        for gradients, copies in kept:
+            assert all(map(torch.equal, gradients, copies))
+        assert len({gradients[0].data_ptr() for gradients, _ in kept}) == len(kept)
+
+
+@WHOLE
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_gradient_that_is_kept_stays_what_it_was(stage, drop, pool):
+    pool.run(rank_kept, stage, drop, ranks=2)
 
 
 # ---- parameters of no group

@@ -21,7 +21,7 @@ from shardwise.complaints import complaint_of_all
 from shardwise.console import log
 from shardwise.dtypes import DTYPES
 from shardwise.forwards import ReplacedForwards
-from shardwise.loading import difference, misfit
+from shardwise.loading import difference, misfit, set_extra_states, tensors_of
 from shardwise.membership import about_strangers
 from shardwise.monitor.monitor import SECTIONS, MonitorMaster
 from shardwise.monitor.observer import Observer
@@ -526,13 +526,14 @@ class Engine(ConfigAccessors, nn.Module):
         complaint = complaint or difference(own, state_dict, everybody)
         if complaint:
             raise _C.UsageError(complaint)
-        for key, value in own.items():
+        for key, value in tensors_of(own).items():
             if key not in state_dict:
                 continue
             if id(value) in self._wiring.index:
                 self._core.tensors.set_parameter(self._wiring.index[id(value)], state_dict[key])
             else:
                 value.copy_(state_dict[key])
+        set_extra_states(self.module, state_dict)
         missing = [key for key in own if key not in state_dict]
         unexpected = [key for key in state_dict if key not in own]
         return nn.modules.module._IncompatibleKeys(missing, unexpected)

@@ -1,15 +1,35 @@
 """What does not fit when full tensors are loaded into a module."""
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+PIECE = 1 << 24  # elements that are copied from a GPU at a time
 
 
-def misfit(own: Mapping[str, torch.Tensor], given: Any, strict: bool) -> str:
+def set_extra_states(module: nn.Module, given: Mapping[str, Any]) -> None:
+    """What modules keep beside tensors, by their own ``set_extra_state``, as torch does."""
+    for name, part in module.named_modules():
+        key = f"{name}.{_EXTRA_STATE_KEY_SUFFIX}" if name else _EXTRA_STATE_KEY_SUFFIX
+        if key in given:
+            part.set_extra_state(given[key])
+
+
+def tensors_of(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Without the states that modules keep beside tensors."""
+    return {
+        key: value
+        for key, value in state.items()
+        if key.rpartition(".")[2] != _EXTRA_STATE_KEY_SUFFIX
+    }
+
+
+def misfit(own: Mapping[str, Any], given: Any, strict: bool) -> str:
     """Why ``given`` cannot be loaded over ``own``, a module's state; "" where it can."""
     if not isinstance(given, Mapping):
         return f"load_state_dict() needs a dict of tensors but got {type(given).__name__}"
@@ -20,7 +40,7 @@ def misfit(own: Mapping[str, torch.Tensor], given: Any, strict: bool) -> str:
             f"the state does not fit the module: missing {missing or 'nothing'}, "
             f"unexpected {unexpected or 'nothing'}"
         )
-    for key, value in own.items():
+    for key, value in tensors_of(own).items():
         if key not in given:
             continue
         new = given[key]
@@ -30,20 +50,23 @@ def misfit(own: Mapping[str, torch.Tensor], given: Any, strict: bool) -> str:
             return f"{key} has shape {tuple(value.shape)} but the state to load gives {what}"
         if new.is_meta:
             return f"the state to load gives {key} on the meta device, where it has no values"
+        if new.layout != torch.strided:
+            return f"the state to load gives {key} as {new.layout}; make it dense by .to_dense()"
     return ""
 
 
 def difference(
-    own: Mapping[str, torch.Tensor], given: Mapping[str, Any], group: dist.ProcessGroup | None
+    own: Mapping[str, Any], given: Mapping[str, Any], group: dist.ProcessGroup | None
 ) -> str:
     """The first of ``own`` for which ranks were given other bits, the same text on every rank.
 
-    ``group``: of all ranks; None where this is the only one, which agrees with itself. Collective.
+    ``given`` fits; ``group``: of all ranks, None where this is the only one. Collective.
     """
     if group is None:
         return ""
     sums: list[dict[str, int]] = [{} for _ in range(group.size())]
-    dist.all_gather_object(sums, {k: _sum_of_bits(given[k]) for k in own if k in given}, group)
+    mine = {key: checksum(given[key]) for key in tensors_of(own) if key in given}
+    dist.all_gather_object(sums, mine, group)
     for key in own:
         for rank, theirs in enumerate(sums):
             if theirs.get(key) != sums[0].get(key):
@@ -55,7 +78,9 @@ def difference(
     return ""
 
 
-def _sum_of_bits(tensor: torch.Tensor) -> int:
-    """Alike on every device and for every order of the sum: integers wrap around."""
-    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return int(plain.detach().view(INTEGERS[plain.element_size()]).sum())
+def checksum(tensor: torch.Tensor) -> int:
+    """Of the bits of a dense tensor in their order, the same on every device."""
+    found = 0
+    for piece in tensor.detach().resolve_conj().resolve_neg().reshape(-1).split(PIECE):
+        found = zlib.crc32(piece.cpu().contiguous().view(torch.uint8).numpy(), found)
+    return found

@@ -13,15 +13,6 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Null where the gradient has no taker, or where others look at it too.
-params::GradientSink* sink_of(const torch::autograd::Edge& edge) {
-  Node* node = edge.function.get();
-  const bool alone = node != nullptr && node->pre_hooks().size() == 1 &&
-                     node->tensor_pre_hooks().empty() && node->post_hooks().empty() &&
-                     node->tensor_post_acc_grad_hooks() == nullptr;
-  return alone ? dynamic_cast<params::GradientSink*>(node->pre_hooks().front().get()) : nullptr;
-}
-
 }  // namespace
 
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
@@ -96,7 +87,7 @@ bool ProjectionNode::hand_over(const params::Product& product) const {
   }
   std::vector<params::GradientSink*> sinks;
   for (std::size_t i = 1; i <= widths_.size(); ++i) {
-    sinks.push_back(sink_of(next_edge(i)));
+    sinks.push_back(params::sole_sink(next_edge(i)));
     if (sinks.back() == nullptr) {
       return false;
     }

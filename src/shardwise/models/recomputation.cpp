@@ -2,11 +2,11 @@
 // A node of ours stands for the whole computation. Its edges lead to the inputs and to the leaves,
 // so gradients of parameters leave it as those of any other node, and whoever hooks AccumulateGrad
 // sees them once. Inside, an autograd graph of its own lives from the recomputation to the end of
-// apply(). In a backward for all leaves it is one inside of that, and the leaves' gradients do not
-// leave by the node: their hooks take them inside, products as such. Where some are asked for, or
-// gradients of gradients, torch::autograd::grad differentiates it. The first run records a graph
-// too, which is dropped at once: some kernels (attention) are chosen by whether gradients are
-// wanted, and a first run without them could give other bits.
+// apply(); torch::autograd::grad differentiates it. Where an engine alone takes the gradients of
+// all leaves, it is a backward inside of the present one instead, in which the engine takes them,
+// products as such, and they do not leave by the node. The first run records a graph too, which is
+// dropped at once: some kernels (attention) are chosen by whether gradients are wanted, and a first
+// run without them could give other bits.
 //
 // A projection needs its input x for the gradient of its matrix alone. Where x has a source the
 // projection asks that for it. A node as above computes x at the first request of a backward and
@@ -24,7 +24,10 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <mutex>
+
+#include "shardwise/params/gradient_sink.h"
 
 namespace shardwise::models {
 namespace {
@@ -111,8 +114,7 @@ class Recomputation : public Node, public Source {
     forget();
     sources.insert(sources.end(), leaves_.begin(), leaves_.end());
     const bool record = at::GradMode::is_enabled();
-    const auto* asked = torch::autograd::get_current_graph_task_exec_info();
-    if (!record && asked != nullptr && asked->empty()) {
+    if (!record && engine_takes_leaves()) {
       torch::autograd::backward({result}, {gradients[0]});
       for (std::size_t i = 0; i < inputs_.size(); ++i) {
         all[i] = sources[i].grad();
@@ -155,6 +157,15 @@ class Recomputation : public Node, public Source {
     }
     const at::AutoGradMode with_gradients(true);
     return computation_(present_);
+  }
+
+  bool engine_takes_leaves() const {
+    const auto* asked = torch::autograd::get_current_graph_task_exec_info();
+    return asked != nullptr && asked->empty() &&
+           std::all_of(next_edges().begin() + static_cast<std::ptrdiff_t>(inputs_.size()),
+                       next_edges().end(), [](const torch::autograd::Edge& edge) {
+                         return !edge.is_valid() || params::sole_sink(edge) != nullptr;
+                       });
   }
 
   void forget() {

@@ -1,6 +1,7 @@
 #include "shardwise/params/gradient_sink.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
 
 namespace shardwise::params {
 
@@ -21,6 +22,14 @@ void PlainProduct::write(const at::Tensor& place, bool add) const {
   } else {
     rounds ? at::mm_out(into, left_, right_) : at::mm_out(into, left_, right_, dtype);
   }
+}
+
+GradientSink* sole_sink(const torch::autograd::Edge& edge) {
+  torch::autograd::Node* node = edge.function.get();
+  const bool alone = node != nullptr && node->pre_hooks().size() == 1 &&
+                     node->tensor_pre_hooks().empty() && node->post_hooks().empty() &&
+                     node->tensor_post_acc_grad_hooks() == nullptr;
+  return alone ? dynamic_cast<GradientSink*>(node->pre_hooks().front().get()) : nullptr;
 }
 
 }  // namespace shardwise::params

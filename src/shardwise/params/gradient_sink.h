@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <cstdint>
@@ -43,5 +44,9 @@ class GradientSink : public torch::autograd::FunctionPreHook {
   // nothing has happened.
   virtual bool take_product(const std::vector<GradientSink*>& sinks, const Product& product) = 0;
 };
+
+// That of the node an edge leads to; null where the gradient has no taker, or where others look at
+// it too.
+GradientSink* sole_sink(const torch::autograd::Edge& edge);
 
 }  // namespace shardwise::params

@@ -187,7 +187,7 @@ void Trainer::train_step(std::int64_t step, monitor::Sink& sink) {
   const at::Device device = engine_->rank().device;
   const at::Tensor mean =
       at::empty({}, at::TensorOptions(at::kFloat).pinned_memory(!device.is_cpu()));
-  mean.copy_(sums[0] / sums[1], /*non_blocking=*/true);
+  mean.copy_(sums[0] / sums[1].clamp_min(1), /*non_blocking=*/true);
   pending_ = PendingStep{step, mean, device::Event(device), engine_->last_lr()};
   pending_->arrived.record();
   if (device.is_cpu()) {

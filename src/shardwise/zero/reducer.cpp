@@ -62,6 +62,7 @@ void Reducer::allocate_segment(const Segment& segment) {
   const auto options = at::TensorOptions(accumulator_dtype(segment)).device(pool_.device());
   state.in_whole.assign(segment.parameters.size(), 0);
   state.collected.assign(segment.parameters.size(), at::Tensor());
+  state.shown.assign(segment.parameters.size(), at::Tensor());
   state.views.clear();
   if (options_.plan.shard_gradients) {
     state.shard = at::zeros({segment.layout.shard_numel}, options);
@@ -97,9 +98,6 @@ void Reducer::write(int index, const at::Tensor& gradient) {
                 "register_hook(), which gets each gradient");
   if (parameter.trainable >= 0) {
     write_slot(*address.segment, address.slot, gradient);
-    if (watched) {
-      flush_segment(*address.segment);
-    }
     return;
   }
   const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
@@ -134,12 +132,11 @@ void Reducer::begin_writing(const Segment& segment, int slot) {
   if (!options_.plan.shard_gradients) {
     at::Tensor& visible = parameter.tensor.mutable_grad();
     if (visible.defined() && !same_memory(visible, views(segment)[slot])) {
-      flush_segment(segment);
-      take_replaced(segment);
+      take_replaced();
     }
     if (!visible.defined()) {  // new, or thrown away by the user
       state.in_whole[slot] = 0;
-      visible = views(segment)[slot].detach();  // not ours: a user may set its data
+      show(segment, slot);
     }
   }
   written_[parameter.trainable] = 1;
@@ -150,7 +147,14 @@ void Reducer::begin_writing(const Segment& segment, int slot) {
 void Reducer::write_slot(const Segment& segment, int slot, const at::Tensor& gradient) {
   begin_writing(segment, slot);
   State& state = states_[segment.id];
-  state.collected[slot] = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  if (!options_.plan.shard_gradients) {  // at once: hooks of the program see and change `.grad`
+    const at::Tensor& target = views(segment)[slot];
+    state.in_whole[slot] ? target.add_(dense) : target.copy_(dense);
+    state.in_whole[slot] = 1;
+    return;
+  }
+  state.collected[slot] = dense;
   state.collected_elements += segment.parameters[slot].place.size();
   if (state.collected_elements >= kMaxCollected) {
     flush_segment(segment);
@@ -333,39 +337,64 @@ void Reducer::wait_oldest() {
 
 // Whoever sets `.grad` to None has thrown the gradient away, as in plain PyTorch.
 void Reducer::drop_vanished(const Segment& segment) {
-  flush_segment(segment);
-  take_replaced(segment);
   for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
     const Parameter& parameter = segment.parameters[slot];
     if (!parameter.tensor.grad().defined()) {
+      leave_to_program(states_[segment.id].shown[slot]);
       states_[segment.id].in_whole[slot] = 0;
       written_[parameter.trainable] = 0;
     }
   }
 }
 
-// A tensor that the user has put in place of `.grad` is the sum from then on, as in plain PyTorch.
-// All of a segment at once: they may be each other's.
-void Reducer::take_replaced(const Segment& segment) {
-  State& state = states_[segment.id];
-  const std::vector<at::Tensor>& targets = views(segment);
-  std::vector<std::pair<std::size_t, at::Tensor>> replaced;
-  for (std::size_t slot = 0; slot < segment.parameters.size(); ++slot) {
-    const at::Tensor& visible = segment.parameters[slot].tensor.grad();
-    if (visible.defined() && !same_memory(visible, targets[slot])) {
-      const bool dense = visible.layout() == at::kStrided;
-      replaced.emplace_back(slot, dense && !visible.is_alias_of(state.whole) ? visible
-                                  : dense                                    ? visible.clone()
-                                                                             : visible.to_dense());
+// A tensor that the program has put in place of `.grad` is the sum from then on, as in plain
+// PyTorch. All of them at once: they may be each other's.
+void Reducer::take_replaced() {
+  const auto in_buffer = [this](const at::Tensor& tensor) {
+    return std::any_of(states_.begin(), states_.end(), [&](const State& state) {
+      return state.whole.defined() && tensor.is_alias_of(state.whole);
+    });
+  };
+  std::vector<std::pair<const params::ParameterAddress*, at::Tensor>> replaced;
+  for (const params::ParameterAddress& address : registry_.parameters()) {
+    const Parameter& parameter = address.parameter();
+    at::Tensor& visible = parameter.tensor.mutable_grad();
+    if (!visible.defined()) {
+      continue;
+    }
+    const bool trained = parameter.trainable >= 0;
+    if (trained && !same_memory(visible, views(*address.segment)[address.slot])) {
+      replaced.emplace_back(
+          &address, visible.layout() == at::kStrided ? visible.clone() : visible.to_dense());
+    } else if (!trained && visible.layout() == at::kStrided && in_buffer(visible)) {
+      visible = visible.clone();
     }
   }
-  for (const auto& [slot, value] : replaced) {
-    const Parameter& parameter = segment.parameters[slot];
-    targets[slot].copy_(value);
-    parameter.tensor.mutable_grad() = targets[slot].detach();
-    state.in_whole[slot] = 1;
-    written_[parameter.trainable] = 1;
+  for (const auto& [address, value] : replaced) {
+    const Segment& segment = *address->segment;
+    show(segment, address->slot);
+    views(segment)[address->slot].copy_(value);
+    states_[segment.id].in_whole[address->slot] = 1;
+    written_[address->parameter().trainable] = 1;
   }
+}
+
+// `.grad` becomes a view of the parameter's place, which holds nothing of the program's any more.
+void Reducer::show(const Segment& segment, int slot) {
+  at::Tensor& shown = states_[segment.id].shown[slot];
+  at::Tensor& visible = segment.parameters[slot].tensor.mutable_grad();
+  visible = at::Tensor();
+  leave_to_program(shown);
+  shown = views(segment)[slot].detach();  // not ours: a program may set its data
+  visible = shown;
+}
+
+// A gradient that the program has kept stays what it was, in memory of its own.
+void Reducer::leave_to_program(at::Tensor& shown) {
+  if (shown.defined() && shown.use_count() > 1) {
+    shown.set_data(shown.clone());
+  }
+  shown = at::Tensor();
 }
 
 void Reducer::reduce_whole(const Segment& segment, int unit) {
@@ -397,6 +426,7 @@ void Reducer::finish() {
   }
   const at::NoGradGuard no_grad;
   if (!options_.plan.shard_gradients) {
+    take_replaced();
     for (auto unit = registry_.units().rbegin(); unit != registry_.units().rend(); ++unit) {
       for (const auto& segment : (*unit)->segments) {
         if (segment->trainable && segment->layout.numel > 0) {
@@ -534,6 +564,9 @@ void Reducer::clear() {
     }
   }
   drop_visible();
+  for (State& state : states_) {
+    std::for_each(state.shown.begin(), state.shown.end(), leave_to_program);
+  }
   waiting_.clear();
   std::fill(written_.begin(), written_.end(), 0);
   touched_ = false;
@@ -545,6 +578,7 @@ at::Tensor Reducer::shard(const Segment& segment) const { return states_[segment
 at::Tensor Reducer::whole(const Segment& segment) const { return states_[segment.id].whole; }
 
 at::Tensor Reducer::unreduced_copy(const Segment& segment) {
+  take_replaced();
   drop_vanished(segment);
   zero_unwritten(segment);
   return states_[segment.id].whole.clone();
@@ -553,9 +587,8 @@ at::Tensor Reducer::unreduced_copy(const Segment& segment) {
 void Reducer::overwrite(const Segment& segment, int slot, const at::Tensor& value, double factor) {
   flush_segment(segment);
   const Parameter& parameter = segment.parameters[slot];
-  const at::Tensor& target = views(segment)[slot];
-  target.copy_(value).mul_(factor);
-  parameter.tensor.mutable_grad() = target.detach();
+  show(segment, slot);
+  views(segment)[slot].copy_(value).mul_(factor);
   states_[segment.id].in_whole[slot] = 1;
   note_written(parameter);
 }

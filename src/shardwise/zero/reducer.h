@@ -39,10 +39,10 @@ class Reducer {
   Reducer(const params::Registry& registry, comm::Channel& channel, OrderHash& hash,
           at::Device device, ReducerOptions options);
 
-  // One gradient of the present backward, of a parameter by its index. `gradient` is kept until the
-  // next flush or reduction and must not change until then. That of a parameter in a frozen segment
-  // is added up on this rank, whole, until join(). Throws UsageError for a parameter with a hook
-  // that wants to see its sum in `.grad`, where there is none (stages 2–3).
+  // One gradient of the present backward, of a parameter by its index. At stages 2–3 `gradient` is
+  // kept until the next flush or reduction and must not change until then. That of a parameter in a
+  // frozen segment is added up on this rank, whole, until join(). Throws UsageError for a parameter
+  // with a hook that wants to see its sum in `.grad`, where there is none (stages 2–3).
   void write(int parameter, const at::Tensor& gradient);
   // The same of some parameters as a product, rows below rows, which is carried out in their place
   // in the flat buffer. False where that cannot be, as where they do not lie one behind the other,
@@ -97,7 +97,8 @@ class Reducer {
     at::Tensor whole;  // stages 0–1: the accumulator; 2–3: this micro-batch's buffer or undefined
     at::Tensor shard;  // stages 2–3: the accumulator; 0–1: a slice of `whole`
     std::vector<std::uint8_t> in_whole;  // slots whose range of `whole` is valid, or will be
-    std::vector<at::Tensor> collected;   // by slot: gradients not yet in `whole`
+    std::vector<at::Tensor> collected;   // by slot: gradients not yet in `whole` (stages 2–3)
+    std::vector<at::Tensor> shown;       // by slot: what was made `.grad` (stages 0–1)
     std::int64_t collected_elements = 0;
     std::map<const void*, std::vector<at::Tensor>> views;  // of each buffer, by slot
     bool shard_holds_sum = false;
@@ -111,7 +112,9 @@ class Reducer {
 
   void write_slot(const params::Segment& segment, int slot, const at::Tensor& gradient);
   void begin_writing(const params::Segment& segment, int slot);
-  void take_replaced(const params::Segment& segment);
+  void take_replaced();
+  void show(const params::Segment& segment, int slot);
+  static void leave_to_program(at::Tensor& shown);
   bool fits_product(const std::vector<int>& parameters, const params::Product& product) const;
   at::Tensor& waiting(int parameter);
   void drop_visible();
