@@ -1,6 +1,7 @@
 #include "shardwise/models/model.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <iterator>
@@ -106,6 +107,12 @@ at::Tensor Model::compute(std::size_t index, const at::Tensor& input,
   std::vector<at::Tensor> leaves;
   for (NamedParameter& parameter : layer->parameters()) {
     leaves.push_back(std::move(parameter.tensor));
+  }
+  // A differentiation inside of the present one would run these on parts of the gradient.
+  if (std::any_of(leaves.begin(), leaves.end(), [](const at::Tensor& leaf) {
+        return leaf.requires_grad() && !torch::autograd::impl::hooks(leaf).empty();
+      })) {
+    return layer->forward(input, context);
   }
   const bool draws =
       context.training && (config_.dropout.attention > 0 || config_.dropout.residual > 0);
