@@ -213,14 +213,7 @@ bool Reducer::write_product(const std::vector<int>& indices, const params::Produ
   return true;
 }
 
-void Reducer::flush() {
-  for (const Segment* segment : registry_.segments()) {
-    if (segment->trainable) {
-      flush_segment(*segment);
-    }
-  }
-}
-
+// Carries out what write_slot() has collected: a few fused kernels instead of one a parameter.
 void Reducer::flush_segment(const Segment& segment) {
   State& state = states_[segment.id];
   if (state.collected_elements == 0) {
@@ -585,7 +578,6 @@ at::Tensor Reducer::unreduced_copy(const Segment& segment) {
 }
 
 void Reducer::overwrite(const Segment& segment, int slot, const at::Tensor& value, double factor) {
-  flush_segment(segment);
   const Parameter& parameter = segment.parameters[slot];
   show(segment, slot);
   views(segment)[slot].copy_(value).mul_(factor);

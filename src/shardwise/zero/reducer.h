@@ -40,7 +40,7 @@ class Reducer {
           at::Device device, ReducerOptions options);
 
   // One gradient of the present backward, of a parameter by its index. At stages 2–3 `gradient` is
-  // kept until the next flush or reduction and must not change until then. That of a parameter in a
+  // kept until the unit is reduced and must not change until then. That of a parameter in a
   // frozen segment is added up on this rank, whole, until join(). Throws UsageError for a parameter
   // with a hook that wants to see its sum in `.grad`, where there is none (stages 2–3).
   void write(int parameter, const at::Tensor& gradient);
@@ -48,8 +48,6 @@ class Reducer {
   // in the flat buffer. False where that cannot be, as where they do not lie one behind the other,
   // and nothing has happened.
   bool write_product(const std::vector<int>& parameters, const params::Product& product);
-  // Carries out what write() has collected: a few fused kernels instead of one a parameter.
-  void flush();
   // Stages 2–3: reduces the unit, also when nothing was written, so that ranks never differ. It is
   // launched by launch(), or when the next unit is reduced or its result is needed.
   void reduce(const params::Unit& unit);

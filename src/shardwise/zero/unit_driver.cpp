@@ -159,7 +159,7 @@ void UnitDriver::check_not_changed_in_place(int unit) {
 
 void UnitDriver::watch_backward_end() {
   // A backward inside of backward (a reentrant checkpoint) belongs to the outer one. Without unit
-  // hooks it is a task like any other, which only writes its gradients out earlier.
+  // hooks it is a task like any other.
   const int task = backward_task();
   if (watch_.task != kNoTask && (plan_.shard_gradients || watch_.task == task)) {
     return;
@@ -272,7 +272,6 @@ void UnitDriver::finish_backward() {
   const Timer timer(*this, &times_.backward_seconds);
   watch_.task = kNoTask;
   if (!plan_.shard_gradients) {
-    reducer_.flush();
     return;
   }
   reduce_in_order(/*all=*/true);
